@@ -1,8 +1,7 @@
 """Which chunks a one-dimensional array on a local disk has, and where they lie.
 
-HDF5 decodes under a global lock, so that threads wait for each other, and zarr-python decodes whole
-shards through an event loop. With the locations that :mod:`scatlas.io.files.chunk_locations` finds,
-any thread reads and decodes any chunk (:mod:`scatlas.io.chunks.chunk_reader`).
+HDF5 decodes under a global lock, and zarr-python whole shards through an event loop. With these
+locations any thread reads and decodes any chunk (:mod:`scatlas.io.chunks.chunk_reader`).
 """
 
 from __future__ import annotations
@@ -26,9 +25,7 @@ _NO_CHUNK = np.iinfo(np.uint64).max
 
 @dataclass(frozen=True)
 class ChunkedArray:
-    """A one-dimensional array of numbers: locations and encoding of its chunks. Picklable, and
-    small once restricted to a range (:meth:`for_values`).
-    """
+    """A one-dimensional array of numbers: picklable, and small once restricted to a range."""
 
     key: str  # element in the file, as X/data
     n_values: int
@@ -114,9 +111,7 @@ class ZarrChunks:
         return self
 
     def byte_ranges(self, first: int, stop: int) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-        """Yield path, offsets and sizes of consecutive chunks, one file at a time. The offset of a
-        chunk that was never written is -1.
-        """
+        """As of `Hdf5Chunks`; the offset of a chunk that was never written is -1."""
         if not self.shard_chunks:
             for chunk in range(first, stop):
                 path = f"{self.prefix}{chunk}{self.suffix}"

@@ -1,11 +1,8 @@
 """LZF, the small compressor of h5py, decoded without the lock that h5py's decoder holds.
 
 h5py reads such a file at half of this speed with two threads
-(`bench/results/readers-2026-11-22.txt`); neither hdf5plugin nor numcodecs has a decoder.
-
-Format: M. Lehmann, LibLZF (http://oldhome.schmorp.de/marc/liblzf.html). A control byte below 32
-precedes that many literal bytes plus one. Any other has the length minus 2 in its upper three bits
-(7: plus the next byte), and the upper part of the distance minus 1 in the rest.
+(`bench/results/readers-2026-11-22.txt`). Format: M. Lehmann, LibLZF
+(http://oldhome.schmorp.de/marc/liblzf.html).
 """
 
 from __future__ import annotations

@@ -29,9 +29,8 @@ class _Entry:
 
 
 class SharedChunkCache:
-    """LRU cache of the chunks at the edges of blocks. A block of rows rarely ends where a chunk
-    ends, so that two blocks (or more, if the chunk is large) need the chunk there. Each caller
-    gives the number of blocks that need it; the cache drops the chunk after the last of them.
+    """LRU cache of the chunks at the edges of blocks, which two or more blocks need; the cache
+    drops one after the last of the blocks whose number each caller gives.
     """
 
     def __init__(self) -> None:

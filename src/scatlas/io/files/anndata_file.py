@@ -41,31 +41,17 @@ _PAUSE_PER_CHECK = 50
 
 @dataclass(frozen=True)
 class Store:
-    """An AnnData file that exists, not opened yet; small and picklable.
+    """An AnnData file that exists, not opened yet; small and picklable."""
 
-    Attributes
-    ----------
-    path
-        As the user gave it: a local path or a URL.
-    kind
-        ``"h5ad"`` or ``"zarr"``.
-    stamp
-        Changes with the file: time and size, for a local Zarr store those of every file. The stamp
-        of a remote store changes when the store is rewritten.
-    """
-
-    path: str
+    path: str  # as the user gave it: a local path or a URL
     kind: Literal["h5ad", "zarr"]
+    # Changes with the file: time and size, for a local Zarr store those of every file.
     stamp: str
 
     @classmethod
     def find(cls, path: Path | str) -> Store:
-        """Find the file at ``path``, a local path or a URL.
-
-        Raises
-        ------
-        InputError
-            The file is missing or neither HDF5 nor Zarr, or no package reads such URLs.
+        """Find the file at a local path or a URL; InputError if it is missing, or neither HDF5 nor
+        Zarr.
         """
         if "://" in str(path):
             url = str(path)
@@ -82,17 +68,9 @@ class Store:
         return "://" in self.path
 
     def check_unchanged(self, *, at_end: bool = False) -> None:
-        """Refuse a local file that has changed since it was opened lazily.
-
-        Parameters
-        ----------
-        at_end
-            Check every file of a Zarr store, even shortly after the last check.
-
-        Raises
-        ------
-        InputError
-            The file has changed, so that the row offsets in memory may not match it.
+        """Refuse a local file that has changed since it was opened lazily: the offsets in memory
+        may not match it. ``at_end`` checks every file of a Zarr store, even shortly after the last
+        check.
         """
         if self.is_url:
             return
@@ -122,12 +100,7 @@ class Store:
 
     @contextmanager
     def open(self) -> Iterator[Any]:
-        """Open the file for reading.
-
-        Yields
-        ------
-        Its root: ``h5py.File``, `scatlas.io.files.local_zarr.LocalGroup` or ``zarr.Group``.
-        """
+        """Open it: ``h5py.File``, `scatlas.io.files.local_zarr.LocalGroup` or ``zarr.Group``."""
         with ExitStack() as stack:
             yield self.open_on(stack)
 
@@ -237,20 +210,7 @@ def _remote_stamp(url: str, kind: str) -> str:
 
 
 def load_filters(path: str, element: Any) -> None:
-    """Register the HDF5 filters that an element needs.
-
-    Parameters
-    ----------
-    path
-        File, for the message.
-    element
-        HDF5 dataset, or group of datasets. Zarr elements need none.
-
-    Raises
-    ------
-    InputError
-        Neither HDF5 nor hdf5plugin has the filter.
-    """
+    """Register the HDF5 filters that a dataset, or those of a group, need; Zarr needs none."""
     if isinstance(element, h5py.Group):
         for child in element.values():
             load_filters(path, child)

@@ -1,9 +1,7 @@
 """Locations of the chunks of an array, from the metadata that h5py or zarr-python reads.
 
-h5py and zarr-python read the layouts that are not supported here; the log names them with the
-reason. The tests compare with h5py and zarr-python. h5py's ``chunk_iter`` lists 512 chunks in 1 ms,
-a loop over ``get_chunk_info`` in 37 ms. Its ``read_direct_chunk`` is as fast as ``pread`` at these
-locations (0.98 to 1.01 with gzip) but takes HDF5's lock, and Zarr shards need ``pread`` anyway.
+h5py's ``chunk_iter`` lists 512 chunks in 1 ms, a loop over ``get_chunk_info`` in 37 ms. Its
+``read_direct_chunk`` is as fast as ``pread`` at these locations but takes HDF5's lock.
 """
 
 from __future__ import annotations
@@ -36,8 +34,8 @@ _RAW_CHUNK_VALUES = 2**18
 
 
 def locate_chunks(store: Store, root: StoredGroup, key: str) -> ChunkedArray | None:
-    """Find the chunks on disk of an array of numbers, as ``X/data``, in the open file ``root``.
-    None if only h5py or zarr-python can read it; the log says why.
+    """Find the chunks of an array of numbers, as ``X/data``; None, and a line in the log, if only
+    h5py or zarr-python reads it.
     """
     element = root[key]
     if store.is_url:
@@ -76,8 +74,7 @@ def hdf5_chunked_array(
     path: str, key: str, dataset: h5py.Dataset, dtype: np.dtype | None = None
 ) -> ChunkedArray:
     """Describe the chunks of a dataset of one dimension, or of more with chunks of whole rows;
-    ``dtype`` is that of its values on disk, if they are no numbers. UnsupportedLayoutError if only
-    h5py can read it.
+    ``dtype`` is that of its values on disk, if they are no numbers.
     """
     if dataset.is_virtual or dataset.external or dataset.file.userblock_size:
         raise UnsupportedLayoutError("the values lie in other files, or after a user block")

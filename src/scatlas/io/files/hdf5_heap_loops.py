@@ -9,8 +9,8 @@ from scatlas.kernels.build.numba_cache import njit
 
 @njit(nogil=True, cache=True)
 def find_empty_object(raw: np.ndarray, length_bytes: int) -> tuple[np.int64, np.int64]:
-    """Step through all collections in ``raw`` as libhdf5 does, to find an object of length zero.
-    Returns the offset of the first collection with one, or -1, and the number of bytes checked.
+    """Step through all collections in ``raw`` as libhdf5 does: offset of the first with an object
+    of length zero, or -1, and the number of bytes checked.
     """
     header = (8 + length_bytes + 7) // 8 * 8  # of a collection, and of an object
     at = np.int64(0)
@@ -50,12 +50,9 @@ def copy_texts(
     lengths: np.ndarray,
     out: np.ndarray,
 ) -> bool:
-    """Copy texts out of their collections in ``raw`` to ``out`` (both uint8), each after its
-    length, as in Zarr's vlen-utf8; bytes 0 to 3 are left for the number of texts. False if a text
-    is missing, has another length, or contains a zero.
-
-    A text's collection begins at ``begins`` (int64); it has the number ``numbers`` there, and
-    ``lengths`` bytes (uint32).
+    """Copy texts out of their collections in ``raw`` to ``out``, each after its length, as in
+    Zarr's vlen-utf8 behind the number of texts; False if one is missing, has another length, or
+    contains a zero.
     """
     to = np.int64(4)
     begin = np.int64(-1)  # of the current collection

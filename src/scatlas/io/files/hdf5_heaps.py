@@ -29,9 +29,8 @@ TEXT_REFERENCE = np.dtype([("length", "<u4"), ("heap", "<u8"), ("number", "<u4")
 
 
 def find_damaged_text(path: str, file: h5py.File) -> int | None:
-    """Offset in the file of the first text that would hang libhdf5, or that is longer than the
-    file; None without one. Reads metadata and text, which lie between the values of the datasets,
-    but no numbers.
+    """Offset of the first text that would hang libhdf5, or that is longer than the file; None
+    without one. Reads no numbers.
     """
     n_bytes = Path(path).stat().st_size
     address_bytes, length_bytes = file.id.get_create_plist().get_sizes()

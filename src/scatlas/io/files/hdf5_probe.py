@@ -39,9 +39,8 @@ _MAX_SLEEP = 10
 
 
 def probe_structure(path: str) -> bool:
-    """Read the structure of a local HDF5 file in a child process, whose crash is an error here.
-    True if the text is intact as well; if not, `scatlas.io.files.hdf5_heaps.find_damaged_text`
-    finds the damage or raises.
+    """Read the structure of a local HDF5 file in a child process, whose crash is an error here;
+    True if the text is intact as well.
     """
     size = Path(path).stat().st_size
     # Compile in the parent, for read-only bytes as in `find_damaged_text`, so that compiling does
@@ -79,9 +78,8 @@ def probe_structure(path: str) -> bool:
 
 
 def _wait(child: int, read_end: int) -> int | None:
-    """Exit status of a process; None after killing it, if it neither computes nor waits for a disk.
-    The child alone has the other end of the pipe ``read_end``, which becomes readable when the
-    child ends.
+    """Exit status of a process, the only holder of the pipe's other end; None after killing it, if
+    it neither computes nor waits for a disk.
     """
     poll = select.poll()
     poll.register(read_end)

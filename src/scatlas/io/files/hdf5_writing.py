@@ -42,8 +42,8 @@ _WORTH_IT, _STORE = 0.9, 0
 
 
 class _ErrorRecordingFile(io.FileIO):
-    """File that stores its first failure in ``error`` and ignores later writes. It reports success
-    to HDF5, which crashes later if it cannot close a file.
+    """File that stores its first failure in ``error`` and ignores later writes: HDF5 crashes later
+    if it cannot close a file.
     """
 
     error: OSError | None = None
@@ -83,11 +83,8 @@ def create_hdf5(path: Path | str, *, append: bool = False) -> Iterator[h5py.File
 
 def write_h5ad(path: Path | str, adata: AnnData) -> None:
     """Write an AnnData as gzip-compressed h5ad, as ``AnnData.write_h5ad`` does, to the same bytes
-    for any number of threads. Arrays that gzip hardly shortens, such as components, have its format
-    and checksum alone.
-
-    Text columns become categorical, in ``adata`` and in the file, unless they have more than 10,000
-    values: categories are sorted, which takes half a minute for two million barcodes.
+    for any number of threads; text columns of up to 10,000 values become categorical, in ``adata``,
+    too.
     """
     tables = [adata.obs, adata.var] + ([] if adata.raw is None else [adata.raw.var])
     for table in tables:
@@ -138,9 +135,7 @@ def _write_element(
 def _write_numbers(
     group: h5py.Group, name: str, values: np.ndarray, *, maxshape: tuple[None] | None = None
 ) -> h5py.Dataset:
-    """Write an array in chunks of whole rows that threads compress. HDF5 compresses under a global
-    lock; chunks that are written as they are pass it by.
-    """
+    """Write an array in chunks of whole rows that threads compress, as HDF5 does under its lock."""
     values = np.ascontiguousarray(values)
     n_rows = max(1, min(len(values), _CHUNK_BYTES * len(values) // max(1, values.nbytes)))
 

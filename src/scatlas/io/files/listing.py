@@ -17,9 +17,7 @@ _BY_OBSTORE = {"s3": "s3fs", "gs": "gcsfs"}
 
 
 def filesystem(url: str) -> tuple[Any, str]:
-    """fsspec's file system of an address, and the path in it. InputError if no package reads such
-    addresses, MissingPackageError if it is not installed.
-    """
+    """fsspec's file system of an address, and the path in it."""
     import fsspec
 
     protocol = url.partition("://")[0]
@@ -46,9 +44,7 @@ def _register_obstore(protocol: str) -> None:
 
 
 def list_files(store: Path | str, key: str = "") -> set[str] | None:
-    """Paths of all files of a local store or of a URL, or of one of its groups and arrays, from
-    there. None for a web server, which lists no files.
-    """
+    """Paths of all files below a key of a store; None for a web server, which lists no files."""
     url = str(store)
     if "://" not in url:
         folder = Path(store, key)

@@ -1,9 +1,7 @@
 """Zarr v3 stores on local disks, read without zarr-python.
 
 With zarr-python, opening an array takes a millisecond and reading one several, in an event loop; a
-table has thirty arrays. The nodes here offer the part of ``zarr.Group`` and ``zarr.Array`` that
-:mod:`scatlas.io` uses. zarr-python opens all layouts that they do not support.
-zarrs makes decoding faster, not this: it is a codec pipeline within zarr-python.
+table has thirty arrays. zarrs is a codec pipeline within zarr-python and does not change this.
 """
 
 from __future__ import annotations
@@ -46,8 +44,8 @@ WRITER_ATTRIBUTE = {"written_by": "scatlas"}
 
 
 def open_store(path: Path, *, is_complete: bool = False) -> StoredGroup:
-    """Open a Zarr store on a local disk for reading, with zarr-python if it has version 2.
-    ``is_complete``: :func:`check_complete` has passed for these very files.
+    """Open a Zarr store on a local disk, with zarr-python if it has version 2; ``is_complete`` if
+    :func:`check_complete` has passed for these very files.
     """
     file = path / "zarr.json"
     document = json.loads(file.read_bytes()) if file.is_file() else {}
@@ -69,8 +67,8 @@ def _consolidated(document: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]
 
 
 def check_complete(path: Path | str, document: Mapping[str, Any]) -> None:
-    """Refuse a store of scatlas (``document`` is its root metadata) that lacks a file of values,
-    which Zarr would read as zeros. A web server lists no files: a store there is not checked.
+    """Refuse a store of scatlas, by its root metadata, that lacks a file of values, which Zarr
+    would read as zeros.
     """
     if not WRITER_ATTRIBUTE.items() <= document.get("attributes", {}).items():
         return
@@ -101,9 +99,8 @@ def _has_checksums(array: Mapping[str, Any]) -> bool:
 
 
 class LocalGroup:
-    """A group, with the part of the interface of ``zarr.Group`` that scatlas uses. ``root`` is the
-    folder of the store, ``document`` the metadata of the group, and ``nodes`` the consolidated
-    metadata of all nodes of the store by key; None if not consolidated.
+    """A group, with the part of ``zarr.Group`` that scatlas uses; ``nodes`` is the consolidated
+    metadata.
     """
 
     def __init__(
@@ -248,8 +245,8 @@ def as_zarr_python(node: Any) -> Any:
 
 
 def open_any_group(store: Any) -> Any:
-    """Open a store with zarr-python, its nodes in the order of the consolidated metadata if it can.
-    The order of a listing of files differs from run to run, and so would the bytes of copies.
+    """Open a store with zarr-python, its nodes in the order of the consolidated metadata if it can:
+    that of a listing of files differs from run to run, and so would the bytes of copies.
     """
     import zarr
 
@@ -265,9 +262,7 @@ def _open_node_with_zarr_python(root: Path, key: str) -> Any:
 
 
 def zarr_chunked_array(path: str, key: str, document: Mapping[str, Any]) -> ChunkedArray:
-    """Describe the chunks of a Zarr v3 array; UnsupportedLayoutError if only zarr-python reads
-    it.
-    """
+    """Describe the chunks of a Zarr v3 array, unless only zarr-python reads it."""
     _check_document(document)
     separator = _chunk_separator(document)
     chunk_values, shard_chunks, index_at_end, codecs = _chunking(document)
@@ -357,8 +352,8 @@ def _index_at_end(sharding: Mapping[str, Any]) -> bool:
 def _pipeline(
     codecs: list[Mapping[str, Any]], dtype: np.dtype, first: str
 ) -> tuple[tuple[Decoder, ...], np.dtype]:
-    """Decoders in the order of decoding, and the type with its byte order. ``first`` is the codec
-    that serializes the values.
+    """Decoders in the order of decoding after the codec ``first``, which serializes, and the stored
+    type.
     """
     supported: dict[str, tuple[Decoder | None, int]] = {
         first: (None, 0),

@@ -79,8 +79,8 @@ def keep_open(store: Store) -> OpenFile | None:
 
 
 def close_if_changed(path: str) -> None:
-    """Close a file that another process has changed in place since this one opened it. Otherwise
-    HDF5 would reuse the open file and interpret the new bytes by the old structure.
+    """Close a file that another process has changed in place: HDF5 would interpret the new bytes by
+    the old structure.
     """
     inode_and_stamp = _inode_and_stamp(path)
     for file in list(_OPEN_FILES):

@@ -47,9 +47,8 @@ def reading(path: str, element: str) -> Iterator[None]:
 
 
 def read_error(path: str, element: str, error: Exception) -> ScatlasError:
-    """Error for a failed read, in a sentence. Only a decoder's refusal says that data are damaged.
-    A plate without a package, memory or a disk that works is not bad input: these are no
-    `InputError`, which would leave the plate out.
+    """Error for a failed read. Only a decoder's refusal says that data are damaged: without a
+    package, memory or a disk that works, a plate is no bad input, which would be left out.
     """
     reason = " ".join(str(error).split())[:200] or type(error).__name__
     code = getattr(error, "errno", None)

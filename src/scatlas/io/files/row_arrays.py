@@ -1,8 +1,4 @@
-"""Rows of an array in a Zarr v3 store, such as components, read without zarr-python.
-
-Chunks of whole rows of a matrix hold the same bytes as those of one long array, so threads decode
-them by :mod:`scatlas.io.chunks.chunk_reader`, in a third of the processor time of zarr-python.
-"""
+"""Rows of an array in a Zarr v3 store, such as components, in a third of zarr-python's time."""
 
 from __future__ import annotations
 
@@ -24,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class RowArray:
-    """A matrix or a list of numbers on disk; a slice of rows reads them. Threads may read at once.
-    ``chunks`` is the shape of a chunk.
+    """A matrix or a list of numbers on disk, whose chunks of whole rows hold the same bytes as
+    those of one long array; a slice of rows reads them, in any thread.
     """
 
     def __init__(self, path: Path, key: str, shape: tuple[int, ...], values: ChunkedArray) -> None:
@@ -45,9 +41,7 @@ class RowArray:
 
 
 def open_rows(path: Path, key: str) -> RowArray | Any:
-    """Open a matrix or a list of a local store, such as ``obsm/X_pca``, to read slices of its rows;
-    zarr-python's array if only that can read it.
-    """
+    """Open an array of a local store by rows; zarr-python's array if only that can read it."""
     store = open_store(path)
     file = path / key / "zarr.json"
     try:

@@ -29,7 +29,7 @@ COUNTS, EXPECTED = "holds raw counts", "holds expected counts"
 
 
 def what_matrices_hold(path: str, root: StoredGroup) -> dict[str, str | InputError]:
-    """What the matrices of an opened file hold, see :func:`what_elements_hold`."""
+    """What the matrices of an opened file hold, see `what_elements_hold`."""
     if found := cell_ranger_matrices(root):
         return {name: _held(path, root, group) for name, group in found.items()}
     if not is_loom(root) and not is_legacy(root):

@@ -124,10 +124,7 @@ class StoredMatrix:
 
 
 def in_memory(dtype: np.dtype) -> np.dtype:
-    """Type that SciPy and Numba take for values stored as ``dtype``.
-
-    The stored type, but in this machine's byte order and with float32 for float16.
-    """
+    """Type that SciPy and Numba take for values stored as ``dtype``: float32 for float16."""
     native = np.dtype(dtype).newbyteorder("=")
     return np.dtype(np.float32) if native == np.float16 else native
 

@@ -1,8 +1,5 @@
-"""Matrices in Matrix Market's text format, genes x cells or cells x genes, with their lists.
-
-Which axis is cells follows from the lengths of the two lists; of as many cells as genes, from the
-names of the files. Source of the format: Boisvert, Pozo, Remington, "The Matrix Market exchange
-formats", NIST 1996.
+"""Matrices in Matrix Market's text format, genes x cells or cells x genes, with their lists. Source
+of the format: Boisvert, Pozo, Remington, "The Matrix Market exchange formats", NIST 1996.
 """
 
 from __future__ import annotations
@@ -43,9 +40,8 @@ class _Header(NamedTuple):
 
 
 def convert_matrix_market(files: TextMatrix, store: Path, shape: tuple[int, int]) -> None:
-    """Write a matrix of cells x features as ``X`` of a store without compression.
-
-    The text is read once. The store needs 16 bytes per value, and 28 while entries are sorted.
+    """Write a matrix of cells x features as ``X`` of a store without compression, 16 bytes per
+    value.
     """
     with _opened(files) as (header, entries):
         rows_are_cells = _rows_are_cells(files, header, shape)
@@ -53,11 +49,7 @@ def convert_matrix_market(files: TextMatrix, store: Path, shape: tuple[int, int]
 
 
 def first_cells(files: TextMatrix, shape: tuple[int, int], n_values: int = 2**20) -> sp.csr_matrix:
-    """The first cells of a matrix of cells x features.
-
-    These have about ``n_values`` values. The text is read up to them, or to its end if entries
-    are not ordered by cell.
-    """
+    """The first cells of a matrix of cells x features, with about ``n_values`` values."""
     with _opened(files) as (header, entries):
         rows_are_cells = _rows_are_cells(files, header, shape)
         n_cells = math.ceil(min(1, n_values / max(1, header.n_values)) * shape[0])
@@ -137,9 +129,8 @@ def _read_header(path: Path, stream: io.BufferedReader) -> _Header:
 
 
 def _entries(path: Path, header: _Header, stream: io.BufferedReader) -> Iterator[Entries]:
-    """Yield row and column, both from 0, and value of the entries of a block of text.
-
-    Counts are whole numbers of up to 32 bits, which float64 holds, in whatever form they stand.
+    """Yield row and column, both from 0, and value (counts of 32 bits) of a block of text's
+    entries.
     """
     n_values = 0
     while True:

@@ -15,11 +15,7 @@ _LINE_START, _IN_FIELD, _BEHIND_FIELD, _IN_COMMENT = range(4)
 
 @njit(nogil=True, cache=True)
 def squeeze_blanks(text: NDArray[np.uint8], out: NDArray[np.uint8]) -> int:
-    """Write whole lines with one blank between fields and no comments, and return their size.
-
-    The format leaves blanks, tabs, empty lines and the ends of lines free. ``out`` is as long as
-    the text.
-    """
+    """Write whole lines with one blank between fields and no comments, and return their size."""
     n = 0
     state = _LINE_START
     for c in text:

@@ -28,11 +28,8 @@ _DTYPES: dict[str, np.dtype] = {
 
 
 def write_csr(folder: Path, n_cells: int, blocks: Iterable[Entries]) -> None:
-    """Write the entries as ``X`` of a store, those of a cell in the order of the blocks.
-
-    Each block is sorted by cell and goes to disk at once. If the blocks follow each other, that is
-    ``X``; if not, they are merged, some cells at a time, which needs memory for two blocks and
-    twice the disk.
+    """Write the entries as ``X`` of a store, those of a cell in the order of the blocks, which are
+    merged if they do not follow each other, in memory for two blocks and twice the disk.
     """
     create_group(folder / "X", {})
     scratch = folder / "blocks"

@@ -123,11 +123,8 @@ class StoreSource(CountsSource):
             return what_matrices_hold(self.path, self._root)
 
     def check_complete(self) -> None:
-        """Refuse a Zarr store that has lost files of values or names.
-
-        They would read as zeros, and as names without a letter. Other arrays are not counted: of a
-        dense matrix, or of a column, a chunk that holds nothing but zeros has no file. A web server
-        lists no files: a store there is not checked.
+        """Refuse a Zarr store that has lost files of values or names, which would read as zeros and
+        "". Of other arrays, a chunk of zeros alone has no file.
         """
         if self._store.kind != "zarr":
             return

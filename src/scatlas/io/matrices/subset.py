@@ -132,9 +132,8 @@ def _take_csr(path: Path, x: StoredGroup, rows: np.ndarray, piece: int) -> spars
 
 
 def _in_spans(take: Callable[[slice], int], n: int, chunk: int, most: int) -> Generator[int]:
-    """Call `take` with ranges of whole chunks, so that no chunk is decoded twice; threads do.
-
-    All ranges at work have `most` values together, or one chunk.
+    """Call `take` with ranges of whole chunks, in threads; those at work have `most` values, or a
+    chunk.
     """
     n_chunks = max(1, most // chunk)
     workers = min(n_cores(), n_chunks)

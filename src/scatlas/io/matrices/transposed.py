@@ -38,10 +38,8 @@ def find_transposed(path: str, root: h5py.File, key: str, shape: tuple[int, int]
 def transposed_blocks(
     matrix: StoredMatrix, root: h5py.File, budget: int
 ) -> tuple[list[tuple[int, int]], Callable[[int], sp.csr_matrix]]:
-    """Cut a matrix of genes x cells into blocks of cells, and a function that reads one as CSR.
-
-    Blocks end where chunks do, so that no chunk is decoded twice, unless a single chunk is as wide
-    as the matrix.
+    """Cut a matrix of genes x cells into blocks of cells, which end where chunks do, and a function
+    that reads one as CSR.
     """
     stored = root[matrix.key]
     n_cells, n_genes = matrix.shape

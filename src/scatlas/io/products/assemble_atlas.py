@@ -160,15 +160,7 @@ def _check(merged: Path, pca: Path, n_cells: int, genes: pd.Index, found: Stored
 
 
 def place(store: Path, out: Path, parts: Mapping[str, str]) -> None:
-    """Put parts of a store into another: link their chunks, copy their metadata.
-
-    Parameters
-    ----------
-    store, out
-        Store to take from, and store to write.
-    parts
-        By their names in ``store``, their names in ``out``.
-    """
+    """Put parts of a store, by their old and new names, into another: linked, metadata copied."""
     can_link = True
     for name, new_name in parts.items():
         for file in sorted((store / name).rglob("*")):

@@ -249,9 +249,8 @@ class _Plate:
 
 
 class _Obs:
-    """The merged obs table.
-
-    All errors and notices are found before the counts are copied, which may take hours.
+    """The merged obs table; its errors are found before the counts are copied, which may take
+    hours.
     """
 
     def __init__(

@@ -41,33 +41,13 @@ def extend(
     record: Mapping[str, Any],
     block_budget: str | int = "256MB",
 ) -> dict[str, Any]:
-    """Write the cells of an atlas and of new plates as one atlas; atomic.
+    """Write the cells of an atlas and of new plates (stores of the rule ``map_plate``) as one
+    atlas; atomic.
 
     Cells of the atlas come first and keep their names and values. ``obs`` has the columns of both,
-    with gaps where cells lack one. ``var``, ``varm`` and ``uns`` are those of the atlas. The given
-    atlas is not changed.
-
-    Parameters
-    ----------
-    atlas
-        Store of the workflow with ``obsm['X_pca']`` and ``obsm['X_umap']``.
-    plates
-        Stores of the rule ``map_plate`` by plate, with the same genes.
-    out
-        Store to write.
-    record
-        ``uns['scatlas']`` of the new version.
-    block_budget
-        Memory for the values in flight.
-
-    Returns
-    -------
-    ``n_cells``, ``n_cells_of_atlas``, ``n_genes`` and ``renamed_cells``.
-
-    Raises
-    ------
-    InputError
-        As :func:`scatlas.io.concat_on_disk`.
+    with gaps where cells lack one. ``var``, ``varm`` and ``uns`` are those of the atlas, but for
+    ``uns['scatlas']``, which is ``record``. Returns ``n_cells``, ``n_cells_of_atlas``, ``n_genes``
+    and ``renamed_cells``.
     """
     atlas, out = Path(atlas), Path(out)
     stores = {_ATLAS: atlas, **{name: Path(path) for name, path in plates.items()}}

@@ -1,8 +1,4 @@
-"""The gene-major copy of an atlas: X once more, gene after gene, in a store beside the atlas.
-
-One gene of a CSR matrix is spread over all its chunks. Here the values of a gene lie together, in
-one or a few chunks.
-"""
+"""The gene-major copy of an atlas beside it, in which the values of a gene lie together."""
 
 from __future__ import annotations
 
@@ -150,25 +146,13 @@ class _Range:
 
 @dataclass(frozen=True)
 class _Segments:
-    """Values of all row blocks in a file, block after block and in each gene after gene.
-
-    Attributes
-    ----------
-    data, rows
-        Files of the values, and of their rows in the block (uint32).
-    dtype
-        Of the values.
-    counts
-        Values by block and gene, int64 ``[n_blocks, n_genes]``.
-    first_rows
-        Number of the first cell of each block, int64 ``[n_blocks]``.
-    """
+    """Values of all row blocks in a file, block after block and in each gene after gene."""
 
     data: Path
-    rows: Path
+    rows: Path  # of the values in their block, uint32
     dtype: np.dtype
-    counts: np.ndarray
-    first_rows: np.ndarray
+    counts: np.ndarray  # values by block and gene, int64 [n_blocks, n_genes]
+    first_rows: np.ndarray  # number of the first cell of each block, int64 [n_blocks]
 
     @cached_property
     def _block_starts(self) -> np.ndarray:
@@ -195,9 +179,8 @@ class _Segments:
         return int(self.counts.sum())
 
     def ranges(self, limit: int) -> Iterator[_Range]:
-        """Divide the values, gene after gene, into ranges of at most ``limit`` of them.
-
-        A gene with more is divided by blocks; one block of a gene is never divided.
+        """Divide the values, gene after gene, into ranges of at most ``limit``; one block of a gene
+        stays whole.
         """
         totals = self.counts.sum(axis=0)
         n_blocks = len(self.counts)

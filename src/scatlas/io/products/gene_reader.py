@@ -21,30 +21,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GeneCopy:
-    """A gene-major copy, opened.
-
-    Attributes
-    ----------
-    path
-        Of the store.
-    shape
-        Cells, genes.
-    """
+    """A gene-major copy, opened."""
 
     path: str
-    shape: tuple[int, int]
+    shape: tuple[int, int]  # cells, genes
     _data: Any
     _cells: Any
     _indptr: Any
 
     def read(self, gene: int) -> NDArray[Any]:
-        """Values of a gene, by its number, for all cells: ``[n_cells]``, the type of X.
-
-        Raises
-        ------
-        InputError
-            The copy is damaged.
-        """
+        """Values of a gene, by its number, for all cells: ``[n_cells]``, the type of X."""
         with reading(self.path, f"gene {gene} of X"):
             begin, end = (int(offset) for offset in self._indptr[gene : gene + 2])
             values = np.zeros(self.shape[0], self._data.dtype)
@@ -53,21 +39,8 @@ class GeneCopy:
 
 
 def find_gene_copy(atlas: Store) -> GeneCopy | str:
-    """Open the gene-major copy of an atlas.
-
-    Parameters
-    ----------
-    atlas
-        Store of the atlas, or another with the same X, such as ``merged.zarr``.
-
-    Returns
-    -------
-    The copy; or the reason why there is none, as a part of a sentence.
-
-    Raises
-    ------
-    InputError
-        The copy is damaged.
+    """Open the gene-major copy beside an atlas, or another store with its X; or the reason why
+    there is none, as a part of a sentence.
     """
     path = _path_beside(atlas.path)
     if atlas.kind != "zarr":

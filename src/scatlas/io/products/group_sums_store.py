@@ -23,22 +23,11 @@ _LAYERS = ("sums", "errors", "squares", "square_errors", "nonzero")
 
 
 class GroupSums(NamedTuple):
-    """Sums of groups of cells, for one or several columns of obs.
+    """Sums of groups of cells, for one or several columns of obs."""
 
-    Attributes
-    ----------
-    groups
-        One row per group: ``by`` (name of the column), ``group`` (its value) and ``n_cells``.
-    genes
-        Names of the genes.
-    sums
-        ``[n_groups, n_genes]``: sums, sums of squares, both with their rounding errors, and numbers
-        of cells with a nonzero value.
-    """
-
-    groups: pd.DataFrame
+    groups: pd.DataFrame  # a row per group: by (name of the column), group and n_cells
     genes: pd.Index
-    sums: Sums
+    sums: Sums  # [n_groups, n_genes]
 
 
 def write_group_sums(path: Path | str, found: GroupSums) -> None:
@@ -52,13 +41,7 @@ def write_group_sums(path: Path | str, found: GroupSums) -> None:
 
 
 def read_groups(path: Path | str) -> tuple[pd.DataFrame, pd.Index]:
-    """Groups and genes of such a file, without the sums.
-
-    Raises
-    ------
-    InputError
-        The file is damaged or holds something else.
-    """
+    """Groups and genes of such a file, without the sums."""
     with reading(str(path), "sums by group"), h5py.File(path) as file:
         groups, genes = read_elem(file["obs"]), read_elem(file["var"]).index
     text = {name: groups[name].astype(str) for name in ("by", "group")}
@@ -66,24 +49,8 @@ def read_groups(path: Path | str) -> tuple[pd.DataFrame, pd.Index]:
 
 
 def add_group_sums(path: Path | str, rows: np.ndarray, genes: np.ndarray, total: Sums) -> None:
-    """Add the sums of such a file to those of several plates.
-
-    Parameters
-    ----------
-    path
-        File of :func:`write_group_sums`.
-    rows
-        Row of `total` for each group of the file, integer ``[n_groups]``, without repeats.
-    genes
-        Positions of the genes of `total` among those of the file, integer ``[n_genes]``; -1 for
-        genes that the file lacks, which are zeros.
-    total
-        Sums of real numbers, changed in place.
-
-    Raises
-    ------
-    InputError
-        The file is damaged or holds something else.
+    """Add the sums of such a file to rows of ``total``, one per group, in place; ``genes`` are the
+    positions of its genes in the file, or -1.
     """
     with reading(str(path), "sums by group"), h5py.File(path) as file:
         part = Sums(False, *(_take(file["layers"][name][:], genes) for name in _LAYERS))

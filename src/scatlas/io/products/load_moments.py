@@ -30,13 +30,7 @@ if TYPE_CHECKING:
 def qc_metrics(
     totals: NDArray[np.int64], n_genes: NDArray[np.int64], masked: NDArray[np.int64]
 ) -> dict[str, NDArray[Any]]:
-    """QC metrics of cells by name, ``[n_cells]``.
-
-    Parameters
-    ----------
-    totals, n_genes, masked
-        int64 ``[n_cells]``: counts, expressed genes and mitochondrial counts per cell.
-    """
+    """QC metrics by name, from counts, expressed genes and mitochondrial counts of each cell."""
     with np.errstate(invalid="ignore"):  # 0/0 in empty cells: NaN, as in scanpy
         share = masked / totals * 100
     return dict(zip(METRICS, (totals, n_genes, masked, share), strict=True))
@@ -45,14 +39,8 @@ def qc_metrics(
 class PlateMoments:
     """Moments of a plate's kept cells, which the threads that check its blocks add up.
 
-    A thread takes the moments of its block while that is in its cache. The blocks are merged in
-    their order, but by the threads: the main thread would take as long for them as for all its
-    other work on the blocks.
-
-    Parameters
-    ----------
-    kept_cells
-        Which cells of a block are kept.
+    A thread takes the moments of its block while that is in its cache. Threads also merge the
+    blocks, in their order: the main thread would take as long for that as for all its other work.
     """
 
     def __init__(self, kept_cells: KeptCells) -> None:

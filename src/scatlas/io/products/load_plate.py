@@ -225,10 +225,8 @@ def load_plate(
 
 
 class _LoadStatistics:
-    """What the pass over the blocks adds up.
-
-    The threads that check blocks add the sums of genes, in any order; the rest follows the order of
-    the blocks.
+    """What the pass over the blocks adds up: threads the sums of genes, in any order; the rest
+    follows the order of the blocks.
     """
 
     def __init__(self, n_genes: int, of_kept: PlateMoments | None) -> None:

@@ -35,19 +35,8 @@ def write_map(
     """Write the map of all cells, part by part; atomic.
 
     The store is a mapping in AnnData's encoding of ``obsm`` with ``X_umap`` (float32, chunks of
-    whole rows), ``obs`` with ``leiden`` (categorical) and the other columns (float32), and ``uns``.
-
-    Parameters
-    ----------
-    path
-        Store to write.
-    parts
-        Coordinates and columns of cells in order; ``leiden`` as numbers of ``clusters``. All parts
-        have the same columns. The bytes written do not depend on how many cells a part has.
-    clusters
-        Names of the clusters.
-    uns
-        What the ``uns`` of the atlas gets.
+    whole rows), ``obs`` with ``leiden`` (categorical, in the parts numbers of ``clusters``) and the
+    other columns (float32), and ``uns``.
     """
     parts = iter(parts)
     first = next(parts)

@@ -1,7 +1,6 @@
-"""Moments that `load` takes of a plate's kept cells, ``moments.parquet``.
+"""Moments that `load` takes of a plate's kept cells, ``moments.parquet``, which save `hvg` a pass.
 
-They save `hvg` its pass over the counts. The file is a cache: no result depends on whether it holds
-moments, so it is no part of the manifest of `load`.
+The file is a cache: no result depends on whether it holds moments, so it is in no manifest.
 """
 
 from __future__ import annotations
@@ -22,13 +21,7 @@ if TYPE_CHECKING:
 
 
 def cells_digest(rows: NDArray[np.int64], totals: NDArray[np.int64]) -> str:
-    """BLAKE2b of the rows and totals of cells, 32 hexadecimal digits.
-
-    Parameters
-    ----------
-    rows, totals
-        int64 ``[n_kept]``: row in the plate, ascending, and total of each cell.
-    """
+    """BLAKE2b of the rows (in the plate, ascending) and totals of cells, 32 hexadecimal digits."""
     digest = hashlib.blake2b(digest_size=16)
     for values in (rows, totals):
         digest.update(np.ascontiguousarray(values, "<i8").data)
@@ -36,17 +29,7 @@ def cells_digest(rows: NDArray[np.int64], totals: NDArray[np.int64]) -> str:
 
 
 def write_moments(path: Path | str, moments: ShareMoments | str, cells: str = "") -> None:
-    """Write the moments of the kept cells, or why there are none; atomic.
-
-    Parameters
-    ----------
-    path
-        File to write.
-    moments
-        Moments, or the reason why none were taken.
-    cells
-        :func:`cells_digest` of the cells.
-    """
+    """Write the moments of the cells with this :func:`cells_digest`, or why there are none."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -59,22 +42,7 @@ def write_moments(path: Path | str, moments: ShareMoments | str, cells: str = ""
 
 
 def read_moments(path: Path | str, cells: str, n_genes: int) -> ShareMoments | str:
-    """Moments of exactly these cells, or the reason why the file does not hold them.
-
-    Parameters
-    ----------
-    path
-        File of :func:`write_moments`.
-    cells
-        :func:`cells_digest` of the cells.
-    n_genes
-        Genes of the plate.
-
-    Raises
-    ------
-    InputError
-        The file is damaged or holds something else.
-    """
+    """Moments of exactly these cells, or the reason why the file does not hold them."""
     import pyarrow.parquet as pq
 
     with reading(str(path), "moments"), pq.ParquetFile(path) as file:

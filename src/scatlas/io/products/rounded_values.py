@@ -19,13 +19,7 @@ HOW_TO_ROUND = (
 
 
 class RoundedValues:
-    """Rounds blocks, in several threads at once, and keeps how much it has changed.
-
-    Parameters
-    ----------
-    rounds
-        False leaves all values as they are.
-    """
+    """Rounds blocks, in several threads at once, and keeps how much it has changed."""
 
     def __init__(self, *, rounds: bool) -> None:
         self._rounds = rounds
@@ -49,14 +43,8 @@ class RoundedValues:
         }
 
     def notice(self, key: str, n_stored: int, total: int) -> str:
-        """Sentence for the log; "" if nothing was rounded.
-
-        Parameters
-        ----------
-        key
-            Element of the counts.
-        n_stored, total
-            Values of the file, and the sum of all counts after rounding.
+        """Sentence for the log about the share of the stored values and of the counts; "" without
+        one.
         """
         n_values, n_counts = self.facts().values() if self._rounds else (0, 0)
         if not n_values:

@@ -25,29 +25,17 @@ _PARTS_AT_ONCE = 4
 
 
 class UniqueNames:
-    """Names of the cells of several plates, with a suffix where they occur on more than one.
+    """Names of the cells of several plates, unique on each, with a suffix where they occur on more
+    than one.
 
-    A name that occurs on several plates becomes ``{name}-{plate}`` on each of them, as
-    ``anndata.concat(..., index_unique="-")`` names all cells. If another cell has
-    that name already, the renamed cell gets the first free number as well, as
-    ``AnnData.obs_names_make_unique`` does: ``{name}-{plate}-1``. All other cells keep their names.
+    A name that occurs on several plates becomes ``{name}-{plate}`` on each but ``keep``, as
+    ``anndata.concat(..., index_unique="-")`` names all cells; if another cell has that name
+    already, the renamed cell gets the first free number as well, as from
+    ``AnnData.obs_names_make_unique``.
 
-    Names are compared by 64-bit hashes (:meth:`EncodedText.hashes`), 16 bytes per cell in memory
-    instead of a Python string each; one byte per cell stays. Each number takes 100 bytes more.
-    Among 100 million names two different ones share a hash with a probability of 3e-4; both would
-    get their suffix then, which is harmless.
-
-    Parameters
-    ----------
-    columns
-        The names on each plate, as text; unique within a plate.
-    keep
-        Plate whose cells keep their names in any case.
-
-    Raises
-    ------
-    InputError
-        A name occurs twice on one plate.
+    Names are compared by 64-bit hashes, 16 bytes per cell in memory; one byte per cell stays. Among
+    100 million names two different ones share a hash with a probability of 3e-4; both would get
+    their suffix then, which is harmless.
     """
 
     def __init__(self, columns: Mapping[str, Column], *, keep: str | None = None) -> None:
@@ -110,12 +98,8 @@ class UniqueNames:
         deque(map_in_order(fill, len(spans), workers=n_cores()), maxlen=0)
 
     def _shared(self, hashes: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Cells that share their name with another cell, in parts.
-
-        Yields
-        ------
-        Rows of these cells in groups of one name, in each group the cell with its original name
-        first and the others in order; and a mask of the first row of each group.
+        """Yield, in parts, the cells that share their name with another: rows in groups of one
+        name, the cell with its original name first; and a mask of the first row of each group.
         """
         part_of = np.empty(hashes.size, np.uint8)
         np.right_shift(hashes, np.uint64(60), out=part_of, casting="unsafe")
@@ -171,19 +155,9 @@ class UniqueNames:
 
 
 class NumberedNames:
-    """Row names of a table, made unique as AnnData does: a second ``A`` becomes ``A-1``.
-
-    The same names as ``anndata.utils.make_index_unique``: a repeated name gets the next number
-    that makes a name of no other row. Duplicates are searched on first use, or while
-    :meth:`stored` yields the names. The search takes 9 bytes per row; each row that gets a number
-    takes 16 bytes more, and each duplicate name some 200.
-
-    Parameters
-    ----------
-    names
-        Function that returns the names of rows ``lo`` to ``hi``.
-    spans
-        Ranges of rows to read at once, in order.
+    """Row names of a table, made unique as ``anndata.utils.make_index_unique`` does: a second ``A``
+    becomes ``A-1``. Duplicates are searched on first use, or while :meth:`stored` yields the names,
+    in 9 bytes per row.
     """
 
     def __init__(

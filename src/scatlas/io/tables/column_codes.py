@@ -16,15 +16,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ColumnCodes:
-    """A column as codes of its distinct values.
-
-    Attributes
-    ----------
-    column
-        The column on disk.
-    names
-        Values as text: categories in their own order (also those that no row has), other values
-        in ascending order.
+    """A column as codes of its distinct values, whose ``names`` are categories in their own order
+    (also those that no row has), or other values in ascending order.
     """
 
     column: Column
@@ -33,23 +26,8 @@ class ColumnCodes:
 
     @classmethod
     def open(cls, column: Column, *, most: int | None = None) -> ColumnCodes | None:
-        """Find the distinct values, for which other columns than categories are read once.
-
-        Parameters
-        ----------
-        column
-            The column.
-        most
-            Number of values to accept, except of categories, which are in memory in any case.
-
-        Returns
-        -------
-        The codes; None if there are more than ``most`` values.
-
-        Raises
-        ------
-        InputError
-            The column cannot be decoded.
+        """Find the distinct values, for which other columns than categories are read once; None if
+        such a column has more than ``most`` values.
         """
         if column.kind == "categorical":
             return cls(column, column.categories.astype(str).tolist(), None)

@@ -45,36 +45,22 @@ NO_CATEGORIES = np.empty(0, object)
 
 
 class Stored(NamedTuple):
-    """Place and type of the values of a column.
-
-    Attributes
-    ----------
-    kind, dtype, n_rows, categories, ordered
-        As in `scatlas.io.tables.column.Column`.
-    values
-        What to slice for them: numbers, text, or codes.
-    mask
-        What to slice for the gaps, bool; None where these are marked otherwise.
-    chunk
-        Rows that the file decodes at once; 1 where any range can be read.
+    """Place and type of the values of a column; the rest is as in
+    `scatlas.io.tables.column.Column`.
     """
 
     kind: Kind
     dtype: np.dtype
     n_rows: int
-    values: Any
-    chunk: int
-    mask: Any = None
+    values: Any  # what to slice for numbers, text, or codes
+    chunk: int  # rows that the file decodes at once; 1 where any range can be read
+    mask: Any = None  # what to slice for the gaps, bool; None where these are marked otherwise
     categories: np.ndarray = NO_CATEGORIES
     ordered: bool = False
 
     @classmethod
     def find(cls, table: StoredGroup, name: str) -> Stored | None:
-        """Look at a column of an ``h5py.Group`` or ``zarr.Group``; None if it is of another kind.
-
-        Whatever the libraries raise is passed on, and what pandas raises for categories that are
-        missing or equal.
-        """
+        """Look at a column of an ``h5py.Group`` or ``zarr.Group``; None for another kind."""
         elem = table[name]
         encoding = encoding_of(elem)
         if (old := _old_labels(table, name)) is not None or encoding == _CATEGORICAL:

@@ -1,6 +1,4 @@
-"""Which features of a matrix are genes: one rule for all formats.
-
-Cell Ranger counts antibodies, guides and peaks in the matrix of the genes. Source of the types: 10x
+"""Which features of a matrix are genes: one rule for all formats. Source of the types: 10x
 Genomics, "Feature-Barcode Matrices"; Open Problems writes ``GEX``, ``ADT`` and ``ATAC``.
 """
 
@@ -90,9 +88,8 @@ def refuse_probes(path: str, columns: Collection[str], ids: Iterable[str] = ()) 
 def genes_alone(
     var: Table, stack: ExitStack, notify: Callable[[str], None]
 ) -> tuple[Table, np.ndarray | None]:
-    """Table of the genes, in a folder that ``stack`` removes, and the gene of each feature or -1.
-
-    The table as it is and None if all features are genes.
+    """Table of the genes, in a folder that ``stack`` removes, and the gene of each feature or -1;
+    the table as it is and None if all features are genes.
     """
     from scatlas.io.zarr_writer.elements import create_group
 

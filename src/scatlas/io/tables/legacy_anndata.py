@@ -1,8 +1,7 @@
 """obs and var of files of anndata before 0.7, h5ad or Zarr.
 
-Each is a compound data set with one field per column, the index first. Columns of categories hold
-codes, and the categories are in ``uns/NAME_categories``. The counts before normalisation are in
-``raw.X`` and ``raw.var``, with a dot. Source of the layout: how anndata 0.12 reads such files.
+Each is a compound data set with one field per column, the index first; categories of a column of
+codes are in ``uns/NAME_categories``. Source of the layout: how anndata 0.12 reads such files.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Cells and genes of Loom files, as obs and var.
 
-A Loom file has a dense ``/matrix`` of genes x cells, further matrices of the same shape in
-``/layers``, and one array per attribute in ``/row_attrs`` (genes) and ``/col_attrs`` (cells).
-Source of the layout: Linnarsson Lab, "Loom file format specs", versions 1 to 3; of the names of
-genes and cells: :func:`anndata.io.read_loom` (``Gene``, ``CellID``), and ``AnnData.write_loom``
-(``var_names``, ``obs_names``).
+A Loom file has matrices of genes x cells (``/matrix``, ``/layers``), and one array per attribute in
+``/row_attrs`` (genes) and ``/col_attrs`` (cells). Sources: Linnarsson Lab, "Loom file format
+specs"; of the names :func:`anndata.io.read_loom` and ``AnnData.write_loom``.
 """
 
 from __future__ import annotations
@@ -40,11 +38,7 @@ def is_loom(root: Any) -> bool:
 
 
 def open_loom(path: str, root: Any, stack: ExitStack, counts: str) -> Tables | None:
-    """Open the tables of a Loom file, which ``stack`` removes; None for other files.
-
-    Repeated gene names get a number at the end, as AnnData gives them. Text columns become
-    categories where values repeat, as AnnData writes them.
-    """
+    """Open the tables of a Loom file, which ``stack`` removes; None for other files."""
     if not is_loom(root):
         return None
     from anndata.utils import make_index_unique

@@ -41,11 +41,7 @@ def mitochondrial_genes(var: Table, prefix: str, column: str | None = None) -> n
 
 
 def why_bound_cannot_act(var: Table, prefix: str, column: str | None, bound: str) -> str:
-    """Say that all mitochondrial counts are zero, so a bound cannot act, and what to set instead.
-
-    Gene ids in place of symbols in the index, symbols of another species, and a genome before them
-    are the usual reasons: see :func:`find_mitochondrial`.
-    """
+    """Say that all mitochondrial counts are zero, so a bound cannot act, and what to set."""
     first = next(iter(_names(var, column)), "")
     fact = (
         f"{bound}, but all mitochondrial counts are zero: no gene name in {_place(var, column)} "
@@ -64,8 +60,7 @@ def find_mitochondrial(var: Table, prefix: str = "MT-") -> Mitochondrial:
     """Find the spelling of the prefix, and the names, with most mitochondrial genes.
 
     The prefix may have other letters, small for capital, and stand behind the name of a genome that
-    at least a tenth of all genes have, as in ``GRCh38_MT-ND1``. Of equal ones the first is taken:
-    the prefix as given, in capitals, in small letters, others; and the index before the columns.
+    at least a tenth of all genes have, as in ``GRCh38_MT-ND1``.
     """
     core = re.search(r"[A-Za-z]+[\W_]?$", prefix)
     pattern = re.compile(rf"(\S+?[_.:|-]+)?{re.escape(core[0] if core else prefix)}", re.IGNORECASE)

@@ -1,9 +1,8 @@
 """Plates that hold the same cells, by a sample of their cells.
 
-The smallest hashes of a set are a random sample of it, and those of two sets are the same cells
-where these are shared (Broder, Compression and Complexity of Sequences 1997). The hash of a cell is
-that of its name and its number of genes: wells give other cells the same name. Of long barcodes the
-name says enough, because two runs share 1% of a whitelist; CellBender changes the number of genes.
+The smallest hashes of a set are a random sample of it (Broder, Compression and Complexity of
+Sequences 1997). The hash of a cell is that of its name and its number of genes: wells give other
+cells the same name. Of long barcodes the name says enough; CellBender changes the number of genes.
 """
 
 from __future__ import annotations

@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 def storable_names(
     columns: Iterable[Any], name: str, notify: Callable[[str], None]
 ) -> dict[Any, str]:
-    """Names under which columns are stored; columns that cannot be stored are left out.
-
-    Calls ``notify`` with a sentence for each change, about the table ``name``.
+    """Names under which columns of the table ``name`` are stored; those that cannot be are left
+    out.
     """
     columns = list(columns)
     names = {column: _shortened(str(column).replace("/", "_")) for column in columns}

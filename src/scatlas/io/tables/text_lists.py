@@ -82,9 +82,8 @@ def _csv(path: Path, types: Any) -> pd.DataFrame:
 
 
 def _split_pipe_genes(path: Path) -> Features:
-    """Genes, by their ids where they have no names.
-
-    Those of several genomes have the genome behind their names, as split-pipe itself writes them.
+    """Genes, by their ids where they have no names; those of several genomes have it behind their
+    names.
     """
     table = _csv(path, str)
     if "gene_id" not in table:
