@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from scatlas.arrays import buffer_pool
-from scatlas.io.chunks.chunked_array import open_to_read
+from scatlas.io.chunks.chunked_array import SharedChunkCache, open_to_read
 from scatlas.io.chunks.codecs import Blosc, ChunkError, Crc32c, decode
 from scatlas.io.chunks.native_codecs import index_decoder, run_decoder
-from scatlas.io.chunks.shared_chunks import SharedChunkCache
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator

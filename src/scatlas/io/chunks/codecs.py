@@ -59,9 +59,9 @@ class Lzf:
     """LZF as h5py writes it, without a checksum."""
 
     def decode(self, raw: Buffer, n_bytes: int) -> memoryview:
-        from scatlas.io.chunks.lzf import decompress
+        from scatlas.io.chunks.codec_loops import decompress_lzf
 
-        out = decompress(np.frombuffer(raw, np.uint8), n_bytes)
+        out = decompress_lzf(np.frombuffer(raw, np.uint8), n_bytes)
         if out is None:
             raise ChunkError("not an LZF stream")
         return out.data

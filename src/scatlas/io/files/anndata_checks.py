@@ -10,8 +10,7 @@ import numpy as np
 
 from scatlas.errors import InputError
 from scatlas.io.files.local_zarr import as_zarr_python
-from scatlas.io.files.other_programs import way_out_of_store
-from scatlas.io.files.read_errors import reading
+from scatlas.io.files.read_errors import reading, way_out_of_store
 
 if TYPE_CHECKING:
     from scatlas.io.files.stored_nodes import StoredGroup

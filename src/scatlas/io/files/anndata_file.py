@@ -1,10 +1,17 @@
-"""AnnData files, found and opened: h5ad or Zarr, local path or URL."""
+"""AnnData files, found and opened: h5ad or Zarr, local path or URL.
+
+``AnnData.write_h5ad`` truncates its file before it computes the lazy arrays to write. HDF5 refuses
+to truncate or change a file that the same process has open for reading: lazy arrays hold theirs.
+"""
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import re
 import time
+import weakref
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +19,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import h5py
 
-from scatlas.errors import InputError
+from scatlas.errors import InputError, ScatlasError
 from scatlas.io.files.anndata_checks import STRUCTURE
-from scatlas.io.files.listing import filesystem
+from scatlas.io.files.listing import file_stamp, filesystem, folder_stamp
 from scatlas.io.files.local_zarr import check_complete, open_any_group, open_store
-from scatlas.io.files.open_h5ad import open_hdf5
-from scatlas.io.files.other_programs import way_out_of_file, way_out_of_folder
-from scatlas.io.files.read_errors import REMEDY, reading
-from scatlas.io.files.stamps import file_stamp, folder_stamp
+from scatlas.io.files.read_errors import (
+    REMEDY,
+    read_error,
+    reading,
+    way_out_of_file,
+    way_out_of_folder,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +40,7 @@ _ZARR_ROOTS = ("zarr.json", ".zgroup", ".zmetadata")
 _ZARR_STAMPS = (*_ZARR_ROOTS, "X/zarr.json", "X/.zattrs", "X/.zarray")
 # Filters in every HDF5 build of h5py; hdf5plugin has the others.
 _HDF5_FILTERS = frozenset({1, 2, 3, 4, 5, 6, 32000})
-# Files without damage that hangs libhdf5, see :mod:`scatlas.io.files.hdf5_heaps`, and Zarr stores
+# Files without damage that hangs libhdf5, see :mod:`scatlas.io.files.hdf5_probe`, and Zarr stores
 # without a missing file: one look per process.
 _PROBED: set[Store] = set()
 # Time of the next check of all files of a Zarr store, which takes 60 ms for 10,000 files. A pause
@@ -148,7 +158,7 @@ class Store:
         return file
 
     def _check_text(self, file: h5py.File) -> None:
-        from scatlas.io.files.hdf5_heaps import find_damaged_text
+        from scatlas.io.files.hdf5_probe import find_damaged_text
 
         with reading(self.path, STRUCTURE):
             offset = find_damaged_text(self.path, file)
@@ -229,3 +239,76 @@ def load_filters(path: str, element: Any) -> None:
             "installed: write the file again with compression='gzip'"
         )
         raise InputError(msg)
+
+
+_OPEN_FILES: weakref.WeakSet[OpenFile] = weakref.WeakSet()
+# What the operating system answers if another program has locked a file.
+_HELD = {errno.EAGAIN, errno.EACCES}
+
+
+def open_hdf5(path: str, source: Any = None) -> h5py.File:
+    """Open an HDF5 file for reading: a path, or a file object of the address ``path``."""
+    try:
+        if source is None:
+            close_if_changed(path)
+        return h5py.File(source or path, "r")
+    except (OSError, RuntimeError, KeyError) as error:
+        raise _refusal(path, error) from error
+
+
+def _refusal(path: str, error: Exception) -> ScatlasError:
+    """Error for a file that libhdf5 does not open."""
+    text = " ".join(str(error).split())
+    lock = re.search(r"unable to lock file, errno = (\d+)", text)
+    if (lock and int(lock[1]) in _HELD) or "already open for write" in text:
+        return InputError(
+            f"{path}: another program has it open to write, or was killed meanwhile: wait until "
+            "that program ends, or write the file again"
+        )
+    if lock:
+        return InputError(
+            f"{path}: its file system has no locks, which HDF5 asks for ({text}): "
+            "set the environment variable HDF5_USE_FILE_LOCKING=FALSE"
+        )
+    if sizes := re.search(r"truncated file: eof = (\d+),.*stored_eof = (\d+)", text):
+        what = f"the file is truncated ({int(sizes[1]):,} of {int(sizes[2]):,} bytes)"
+        return InputError(f"{path}: {what}: copy or download it again")
+    return read_error(path, "the file", error)
+
+
+class OpenFile:
+    """Handle that keeps a local h5ad file open until nothing refers to it."""
+
+    def __init__(self, path: str) -> None:
+        self._inode, self._stamp = _inode_and_stamp(path)
+        self._close = weakref.finalize(self, open_hdf5(path).close)
+        _OPEN_FILES.add(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Become None in another process, whose blocks open the file themselves."""
+        return type(None), ()
+
+    def close_if_changed(self, inode: tuple[int, int], stamp: tuple[int, int]) -> None:
+        """Close the file if it has this inode and another stamp."""
+        if self._inode == inode and self._stamp != stamp:
+            self._close()
+
+
+def keep_open(store: Store) -> OpenFile | None:
+    """Open a local h5ad file until nothing refers to the handle; None for other stores."""
+    return OpenFile(store.path) if store.kind == "h5ad" and not store.is_url else None
+
+
+def close_if_changed(path: str) -> None:
+    """Close a file that another process has changed in place: HDF5 would interpret the new bytes by
+    the old structure.
+    """
+    inode_and_stamp = _inode_and_stamp(path)
+    for file in list(_OPEN_FILES):
+        file.close_if_changed(*inode_and_stamp)
+
+
+def _inode_and_stamp(path: str) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Device and inode, and time and size."""
+    stat = Path(path).stat()
+    return (stat.st_dev, stat.st_ino), (stat.st_mtime_ns, stat.st_size)

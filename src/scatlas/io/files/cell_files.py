@@ -17,8 +17,8 @@ from natsort import natsorted
 
 from scatlas.compute.threads import n_threads
 from scatlas.errors import InputError
+from scatlas.io.files.listing import file_stamp
 from scatlas.io.files.read_errors import reading
-from scatlas.io.files.stamps import file_stamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -17,7 +17,7 @@ from google_crc32c import value as crc32c
 
 from scatlas.compute.threads import n_threads
 from scatlas.io.files.atomic import atomic_path
-from scatlas.io.files.stamps import walk_files
+from scatlas.io.files.listing import walk_files
 
 _DIGEST_BYTES = 16
 _CRC_BYTES = 4

@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 # Registered numbers of HDF5 filters.
 _DEFLATE, _SHUFFLE, _FLETCHER32, _LZF, _BLOSC, _ZSTD = 1, 2, 3, 32000, 32001, 32015
+# HDF5's reference to a text: its bytes, offset of its heap collection, its number there.
+TEXT_REFERENCE = np.dtype([("length", "<u4"), ("heap", "<u8"), ("number", "<u4")])
 # Values per chunk of a contiguous dataset, any part of which can be read alone.
 _RAW_CHUNK_VALUES = 2**18
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import scipy.sparse as sp
 
-    from scatlas.io.files.open_h5ad import OpenFile
+    from scatlas.io.files.anndata_file import OpenFile
     from scatlas.io.files.stored_nodes import StoredGroup
 
 _INT32 = np.iinfo(np.int32).max

@@ -22,8 +22,7 @@ from scatlas.io.files.anndata_checks import (
     is_group,
     table_lengths,
 )
-from scatlas.io.files.anndata_file import Store, load_filters
-from scatlas.io.files.open_h5ad import keep_open
+from scatlas.io.files.anndata_file import Store, keep_open, load_filters
 from scatlas.io.files.read_errors import reading
 from scatlas.io.matrices.csr_row_block import RowBlock, row_blocks
 from scatlas.io.matrices.layout import (
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     import anndata
     import pandas as pd
 
-    from scatlas.io.files.open_h5ad import OpenFile
+    from scatlas.io.files.anndata_file import OpenFile
     from scatlas.io.files.stored_nodes import StoredGroup
 
 _MAPPINGS = ("obsm", "varm", "obsp", "varp")

@@ -10,7 +10,7 @@ import pandas as pd
 from anndata.io import read_elem
 
 from scatlas.io.files.atomic import atomic_path
-from scatlas.io.files.hdf5_writing import write_h5ad
+from scatlas.io.files.hdf5_elements import write_h5ad
 from scatlas.io.files.read_errors import reading
 from scatlas.kernels.moments.group_sums_cpu import Sums
 

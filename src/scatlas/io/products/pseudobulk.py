@@ -13,7 +13,7 @@ from scipy import sparse
 from scatlas import blocks
 from scatlas._util.gene_lists import among_genes, common_genes
 from scatlas.io.files.atomic import atomic_path
-from scatlas.io.files.hdf5_writing import create_hdf5, write_element
+from scatlas.io.files.hdf5_elements import create_hdf5, write_element
 from scatlas.io.matrices.csr_writer import CsrWriter, index_dtype
 from scatlas.io.matrices.lazy import read_matrix
 from scatlas.io.products.concat_plates import concat_on_disk
