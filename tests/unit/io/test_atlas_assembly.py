@@ -21,7 +21,7 @@ import scatlas.io.tables.column as columns
 import scatlas.io.zarr_writer.sharded_array as shards
 from scatlas.errors import InputError
 from scatlas.io.files.checksums import checksum
-from scatlas.io.files.row_arrays import RowArray
+from scatlas.io.files.local_zarr import RowArray
 from scatlas.io.matrices.csr_writer import CsrWriter
 from scatlas.io.matrices.subset import read_subset
 from scatlas.io.products.assemble_atlas import assemble

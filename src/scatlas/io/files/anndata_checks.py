@@ -13,7 +13,7 @@ from scatlas.io.files.local_zarr import as_zarr_python
 from scatlas.io.files.read_errors import reading, way_out_of_store
 
 if TYPE_CHECKING:
-    from scatlas.io.files.stored_nodes import StoredGroup
+    from scatlas.io.files.local_zarr import StoredGroup
 
 # Element that messages name when the file as a whole is damaged.
 STRUCTURE = "the structure of the file"

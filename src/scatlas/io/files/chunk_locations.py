@@ -18,12 +18,13 @@ import numpy as np
 from scatlas.io.chunks.chunk_reader import read_values
 from scatlas.io.chunks.chunked_array import ChunkedArray, Hdf5Chunks, ZarrChunks
 from scatlas.io.chunks.codecs import Blosc, Decoder, Deflate, Fletcher32, Lzf, Shuffle, Zstd
-from scatlas.io.files.local_zarr import LocalArray, zarr_chunked_array
+from scatlas.io.files.local_zarr import LocalArray
 from scatlas.io.files.read_errors import UnsupportedLayoutError
+from scatlas.io.files.zarr_metadata import zarr_chunked_array
 
 if TYPE_CHECKING:
     from scatlas.io.files.anndata_file import Store
-    from scatlas.io.files.stored_nodes import StoredGroup
+    from scatlas.io.files.local_zarr import StoredGroup
 
 logger = logging.getLogger(__name__)
 

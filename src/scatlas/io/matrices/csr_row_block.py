@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import scipy.sparse as sp
 
     from scatlas.io.files.anndata_file import OpenFile
-    from scatlas.io.files.stored_nodes import StoredGroup
+    from scatlas.io.files.local_zarr import StoredGroup
 
 _INT32 = np.iinfo(np.int32).max
 

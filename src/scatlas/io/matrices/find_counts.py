@@ -16,7 +16,7 @@ from scatlas.io.tables.legacy_anndata import is_legacy
 from scatlas.io.tables.loom import is_loom, loom_key
 
 if TYPE_CHECKING:
-    from scatlas.io.files.stored_nodes import StoredGroup
+    from scatlas.io.files.local_zarr import StoredGroup
 
 # Values, and rows of a dense matrix, by which to tell counts from other numbers.
 _LOOK, _LOOK_ROWS = 10_000, 10

@@ -17,7 +17,7 @@ from scatlas.io.files.chunk_locations import read_without_plugins
 from scatlas.io.files.read_errors import REMEDY, reading
 
 if TYPE_CHECKING:
-    from scatlas.io.files.stored_nodes import StoredGroup
+    from scatlas.io.files.local_zarr import StoredGroup
 
 logger = logging.getLogger(__name__)
 _SPARSE: dict[str, Literal["csr", "csc"]] = {"csr_matrix": "csr", "csc_matrix": "csc"}

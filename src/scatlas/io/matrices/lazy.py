@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from scatlas.io.files.anndata_file import OpenFile
-    from scatlas.io.files.stored_nodes import StoredGroup
+    from scatlas.io.files.local_zarr import StoredGroup
 
 _MAPPINGS = ("obsm", "varm", "obsp", "varp")
 

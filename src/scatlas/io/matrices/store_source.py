@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from scatlas.io.files.anndata_file import Store
-    from scatlas.io.files.stored_nodes import StoredGroup
+    from scatlas.io.files.local_zarr import StoredGroup
 
 _ZARR_METADATA = frozenset({"zarr.json", ".zarray", ".zattrs"})
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from scatlas.io.files.stored_nodes import StoredArray, StoredGroup
+    from scatlas.io.files.local_zarr import StoredArray, StoredGroup
 
 logger = logging.getLogger(__name__)
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from scatlas._util.gene_lists import GeneRule
-    from scatlas.io.files.stored_nodes import StoredArray, StoredGroup
+    from scatlas.io.files.local_zarr import StoredArray, StoredGroup
 
 logger = logging.getLogger(__name__)
 

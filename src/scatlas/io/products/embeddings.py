@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from scatlas.io.files.atomic import atomic_path
-from scatlas.io.files.row_arrays import open_rows
+from scatlas.io.files.local_zarr import open_rows
 from scatlas.io.zarr_writer.elements import (
     ARRAY,
     DICT,

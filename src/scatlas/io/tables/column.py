@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from scatlas.io.files.stored_nodes import StoredGroup
+    from scatlas.io.files.local_zarr import StoredGroup
     from scatlas.io.tables.encodings import Kind
 
 # Rows in memory at once, or one chunk of the file if that is more: 2^15 names take about 2.5 MB as

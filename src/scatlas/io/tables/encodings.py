@@ -16,7 +16,7 @@ from scatlas.io.files.chunk_locations import read_without_plugins
 if TYPE_CHECKING:
     from scatlas.io.chunks.chunked_array import ChunkedArray
     from scatlas.io.chunks.encoded_text import EncodedText
-    from scatlas.io.files.stored_nodes import StoredGroup
+    from scatlas.io.files.local_zarr import StoredGroup
 
 Kind = Literal["number", "text", "categorical", "nullable"]
 

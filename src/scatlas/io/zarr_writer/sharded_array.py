@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from scatlas.io.chunks.encoded_text import EncodedText
     from scatlas.io.chunks.native_codecs import RunEncoder
-    from scatlas.io.files.stored_nodes import StoredArray
+    from scatlas.io.files.local_zarr import StoredArray
 
 # Values per chunk, which a reader decodes at once. 0.25 to 2 MB fit the cache of a core,
 # and the overhead of one call per chunk is small beside decoding.
