@@ -25,8 +25,7 @@ from scatlas.io.files.local_zarr import RowArray
 from scatlas.io.matrices.csr_writer import CsrWriter
 from scatlas.io.matrices.subset import read_subset
 from scatlas.io.products.assemble_atlas import assemble
-from scatlas.io.products.embeddings import read_components, write_embedding, write_pca
-from scatlas.io.products.map_store import write_map
+from scatlas.io.products.embeddings import read_components, write_embedding, write_map, write_pca
 from tests.helpers.frames import assert_same_frame
 
 N, GENES, COMPS = 120, 30, 6

@@ -25,11 +25,10 @@ from scatlas.io.files.chunk_locations import locate_chunks
 from scatlas.io.files.local_zarr import open_store
 from scatlas.io.files.read_errors import reading
 from scatlas.io.matrices.csr_writer import CsrWriter, in_place
-from scatlas.io.tables.cell_names import UniqueNames
+from scatlas.io.tables.cell_names import SharedCells, UniqueNames
 from scatlas.io.tables.column import Column
 from scatlas.io.tables.column_writer import ColumnWriter, Target
 from scatlas.io.tables.encodings import Stored
-from scatlas.io.tables.shared_cells import SharedCells
 from scatlas.io.tables.table import Table
 from scatlas.io.zarr_writer.elements import DATAFRAME, create_group
 from scatlas.io.zarr_writer.node_metadata import is_storable

@@ -1,5 +1,5 @@
-"""The obs table of an AnnData file, one column and one range of rows at a time: the table of an
-atlas does not fit where its blocks do.
+"""The obs table of an AnnData file, one column and one range of rows at a time, as values or codes:
+the table of an atlas does not fit where its blocks do.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from scatlas.io.chunks.encoded_text import EncodedText
 from scatlas.io.files.anndata_checks import attribute
 from scatlas.io.files.local_zarr import LocalArray
 from scatlas.io.files.read_errors import REMEDY, reading
-from scatlas.io.tables.encodings import InHDF5, Stored, element_of, read_column
-from scatlas.io.tables.storable_columns import as_text
+from scatlas.io.tables.encodings import InHDF5, Stored, as_text, element_of, read_column
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
+
+    from numpy.typing import NDArray
 
     from scatlas.io.files.local_zarr import StoredGroup
     from scatlas.io.tables.encodings import Kind
@@ -292,3 +293,39 @@ def open_column(path: str, table: StoredGroup, name: str, n_rows: int) -> Column
         )
         raise InputError(msg)
     return column
+
+
+@dataclass(frozen=True)
+class ColumnCodes:
+    """A column as codes of its distinct values, whose ``names`` are categories in their own order
+    (also those that no row has), or other values in ascending order.
+    """
+
+    column: Column
+    names: list[str]
+    _values: pd.Index | None  # None: the column stores codes itself
+
+    @classmethod
+    def open(cls, column: Column, *, most: int | None = None) -> ColumnCodes | None:
+        """Find the distinct values, for which other columns than categories are read once; None if
+        such a column has more than ``most`` values.
+        """
+        if column.kind == "categorical":
+            return cls(column, column.categories.astype(str).tolist(), None)
+        found = pd.Index([], dtype=column.dtype)
+        for lo, hi in column.spans(wide=True):
+            values = column.values(lo, hi)[~column.gaps(lo, hi)]
+            found = found.append(pd.Index(pd.unique(values))).unique()
+            if most is not None and len(found) > most:
+                return None
+        found = found.sort_values()
+        return cls(column, found.astype(str).tolist(), found)
+
+    def read(self, lo: int, hi: int) -> NDArray[np.int64]:
+        """Codes of rows ``lo`` to ``hi``, int64; -1 where there is no value."""
+        values = self.column.values(lo, hi)
+        if self._values is None:
+            return values.astype(np.int64)
+        codes = self._values.get_indexer(values).astype(np.int64)
+        codes[self.column.gaps(lo, hi)] = -1
+        return codes

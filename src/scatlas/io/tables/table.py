@@ -28,8 +28,14 @@ from scatlas.io.files.anndata_file import Store, load_filters
 from scatlas.io.files.read_errors import REMEDY, reading
 from scatlas.io.tables.cell_names import NumberedNames
 from scatlas.io.tables.column import Column, InMemoryColumn, aligned, open_column, pieces
-from scatlas.io.tables.encodings import NONE, OLD_CATEGORIES, TABLES, encoding_of
-from scatlas.io.tables.storable_columns import storable_names, text_notice
+from scatlas.io.tables.encodings import (
+    NONE,
+    OLD_CATEGORIES,
+    TABLES,
+    encoding_of,
+    storable_names,
+    text_notice,
+)
 from scatlas.io.zarr_writer.node_metadata import is_storable
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pandas as pd
 from scatlas.errors import InputError
 from scatlas.io.files.read_errors import REMEDY, reading
 from scatlas.io.tables.cell_ranger import Features, write_tables
-from scatlas.io.tables.feature_types import GENE_EXPRESSION
+from scatlas.io.tables.genes import GENE_EXPRESSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
