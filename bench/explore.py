@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from scatlas.io.files.hdf5_writing import write_h5ad
+from scatlas.io.files.hdf5_elements import write_h5ad
 from scatlas.matrix.map_pixels import (
     FIXED_POINT,
     MEANS_SIDE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from scatlas.io.products.extend_atlas import extend
+from scatlas.io.products.assemble_atlas import extend
 from scatlas.workflow import provenance, script
 
 

@@ -10,7 +10,7 @@ from anndata.io import read_elem
 
 from scatlas.errors import prefix_errors
 from scatlas.io import read_cells, read_matrix
-from scatlas.io.products.group_sums_store import write_group_sums
+from scatlas.io.products.group_sums import write_group_sums
 from scatlas.matrix.markers import sum_plate
 from scatlas.matrix.select_normalize import select_and_log_normalize
 from scatlas.matrix.size_factors import size_factors_by_row

@@ -21,7 +21,7 @@ from scatlas.workflow.config.cell_query import decides_each_cell_alone, query_co
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from scatlas.io.products.load_moments import KeptCells
+    from scatlas.io.products.moments_store import KeptCells
     from scatlas.io.tables.table import Table
 
 logger = logging.getLogger("scatlas")

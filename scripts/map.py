@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from scatlas import blocks
 from scatlas.get import on_backend
-from scatlas.io.files.row_arrays import open_rows
-from scatlas.io.products.map_store import write_map
+from scatlas.io.files.local_zarr import open_rows
+from scatlas.io.products.embeddings import write_map
 from scatlas.matrix import inverted_lists
 from scatlas.matrix.cell_map import map_cells
 from scatlas.workflow import script

@@ -12,7 +12,7 @@ import pandas as pd
 
 from scatlas.errors import InputError
 from scatlas.io import METRICS, atomic_path, open_tables, write_cells, write_json
-from scatlas.io.tables.mitochondrial import why_bound_cannot_act
+from scatlas.io.tables.genes import why_bound_cannot_act
 from scatlas.workflow import script
 from scatlas.workflow.cell_filter import mitochondrial_bound, qc_filter
 from scatlas.workflow.config.cell_query import query_columns

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from scatlas.io.files.hdf5_writing import write_h5ad
+from scatlas.io.files.hdf5_elements import write_h5ad
 from scatlas.workflow.config.sections import Explore
 from scatlas.workflow.explore import MapCells, add_plates, build, choose, count_plate, write_pixels
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from scatlas.io.tables.storable_columns import as_text, storable_names, text_notice
+from scatlas.io.tables.encodings import as_text, storable_names, text_notice
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ import anndata as ad
 import numpy as np
 import pytest
 
-from scatlas.io.products.group_sums_store import write_group_sums
+from scatlas.io.products.group_sums import write_group_sums
 from scatlas.matrix.markers import merge_plates, rank_markers, sum_plate
 from tests.parity.real_plates import read_normalized
 

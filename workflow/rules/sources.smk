@@ -2,7 +2,7 @@
 from functools import cache
 from importlib.util import find_spec
 
-from scatlas.io.files.stamps import stamp
+from scatlas.io.files.listing import stamp
 from scatlas.workflow.job_environment import job_environment
 from scatlas.workflow.s3_options import set_options
 

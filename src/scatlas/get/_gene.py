@@ -14,8 +14,7 @@ from scatlas import blocks, elements
 from scatlas.errors import InputError
 from scatlas.io.files.anndata_file import Store
 from scatlas.io.matrices.lazy import read_lazy, read_matrix, stored_x
-from scatlas.io.products.gene_copy import NAME
-from scatlas.io.products.gene_reader import GeneCopy, find_gene_copy
+from scatlas.io.products.gene_copy import NAME, GeneCopy, find_gene_copy
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from scatlas.io.products.embeddings import read_components, write_embedding, write_pca
     from scatlas.io.products.gene_copy import write_gene_copy
     from scatlas.io.products.gram_store import StoredGram, write_gram
+    from scatlas.io.products.group_sums import merge_sums
     from scatlas.io.products.load_plate import load_plate
-    from scatlas.io.products.pseudobulk import merge_sums
     from scatlas.io.products.publish import publish
     from scatlas.io.products.split_samples import list_samples, split_samples
     from scatlas.io.tables.cell_parquet import read_cells, write_cells
@@ -39,7 +39,7 @@ _EXPORTS = {
     "in_place": "matrices.csr_writer",
     "list_samples": "products.split_samples",
     "load_plate": "products.load_plate",
-    "merge_sums": "products.pseudobulk",
+    "merge_sums": "products.group_sums",
     "publish": "products.publish",
     "open_counts": "matrices.counts_source",
     "open_tables": "tables.table",

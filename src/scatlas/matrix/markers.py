@@ -11,7 +11,7 @@ from natsort import natsorted
 
 from scatlas._util.gene_lists import common_genes
 from scatlas.errors import InputError
-from scatlas.io.products.group_sums_store import GroupSums, add_group_sums, read_groups
+from scatlas.io.products.group_sums import GroupSums, add_group_sums, read_groups
 from scatlas.kernels.moments.group_sums_cpu import SumKinds, Sums
 from scatlas.matrix.group_sums import check_result_size, sum_groups
 from scatlas.matrix.rank_statistics import (

@@ -8,7 +8,7 @@ import anndata as ad
 import numpy as np
 
 from scatlas.io import atomic_path
-from scatlas.io.files.hdf5_writing import write_h5ad
+from scatlas.io.files.hdf5_elements import write_h5ad
 from scatlas.matrix.gene_scale import GeneScale
 from scatlas.matrix.reference_map import Projection, ReferenceMap, index_reference
 

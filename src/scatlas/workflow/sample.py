@@ -12,8 +12,7 @@ import h5py
 import pandas as pd
 from anndata.io import read_elem
 
-from scatlas.io.files.hdf5_reading import decode, read_element
-from scatlas.io.files.hdf5_writing import create_hdf5, write_element
+from scatlas.io.files.hdf5_elements import create_hdf5, decode, read_element, write_element
 from scatlas.io.zarr_writer.elements import MAPPINGS
 
 if TYPE_CHECKING:

@@ -130,7 +130,7 @@ def run_script(
     from scatlas.compute.progress import progress
     from scatlas.compute.threads import use_threads
     from scatlas.io.files.checksums import checksum_of_digests, file_digests, write_json
-    from scatlas.io.files.stamps import stamp
+    from scatlas.io.files.listing import stamp
 
     name = " ".join([Path(sys.argv[0]).stem, *filter(None, [getattr(args, "plate", None)])])
     with _lock_step(args.manifest):

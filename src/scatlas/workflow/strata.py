@@ -8,8 +8,7 @@ import numpy as np
 
 from scatlas.errors import InputError
 from scatlas.io.files.local_zarr import open_with_zarr_python
-from scatlas.io.tables.column import Column
-from scatlas.io.tables.column_codes import ColumnCodes
+from scatlas.io.tables.column import Column, ColumnCodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -21,12 +21,11 @@ import scatlas.io.tables.column as columns
 import scatlas.io.zarr_writer.sharded_array as shards
 from scatlas.errors import InputError
 from scatlas.io.files.checksums import checksum
-from scatlas.io.files.row_arrays import RowArray
+from scatlas.io.files.local_zarr import RowArray
 from scatlas.io.matrices.csr_writer import CsrWriter
 from scatlas.io.matrices.subset import read_subset
 from scatlas.io.products.assemble_atlas import assemble
-from scatlas.io.products.embeddings import read_components, write_embedding, write_pca
-from scatlas.io.products.map_store import write_map
+from scatlas.io.products.embeddings import read_components, write_embedding, write_map, write_pca
 from tests.helpers.frames import assert_same_frame
 
 N, GENES, COMPS = 120, 30, 6

@@ -31,7 +31,7 @@ from numcodecs import Zstd
 from scatlas.errors import InputError
 from scatlas.io.matrices.lazy import read_lazy
 from scatlas.io.products.load_plate import load_plate
-from scatlas.io.products.rounded_values import HOW_TO_ROUND
+from scatlas.io.products.load_statistics import HOW_TO_ROUND
 from scatlas.io.tables.table import Table
 from scatlas.kernels.counts.check_cpu import check_counts
 from scatlas.workflow.cell_filter import evaluate_filter

@@ -22,8 +22,8 @@ from scatlas.compute.block_sizes import csr_blocks
 from scatlas.errors import InputError
 from scatlas.io import load_plate, open_counts
 from scatlas.io.chunks import chunk_reader
+from scatlas.io.chunks.chunked_array import SharedChunkCache
 from scatlas.io.chunks.native_codecs import run_decoder
-from scatlas.io.chunks.shared_chunks import SharedChunkCache
 from scatlas.io.files.chunk_locations import hdf5_chunked_array
 from scatlas.io.files.local_zarr import open_store
 from scatlas.io.matrices.csr_writer import CsrWriter

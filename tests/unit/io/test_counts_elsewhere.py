@@ -14,8 +14,8 @@ import scipy.sparse as sp
 from scatlas.errors import InputError
 from scatlas.io import load_plate, split_samples
 from scatlas.io.matrices.counts_source import what_elements_hold
-from scatlas.io.matrices.find_counts import COUNTS, EXPECTED
-from scatlas.io.tables.shared_cells import SharedCells
+from scatlas.io.matrices.source import COUNTS, EXPECTED
+from scatlas.io.tables.cell_names import SharedCells
 from scatlas.workflow.command_line.check import _problems_of_plates
 from scatlas.workflow.command_line.plate_facts import read_facts
 from scatlas.workflow.config.plate_sheet import Plate

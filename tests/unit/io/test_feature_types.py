@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from scatlas.errors import InputError
 from scatlas.io import load_plate, split_samples
 from scatlas.io.matrices.counts_source import gene_names
-from scatlas.io.tables.feature_types import genes_of_types
+from scatlas.io.tables.genes import genes_of_types
 from scatlas.workflow.command_line.plate_facts import read_facts
 from scatlas.workflow.config.plate_sheet import find_plates
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from scatlas.datasets import simulate_plate, write_release
-from scatlas.io.matrices import text_source
+from scatlas.io.matrices import store_source
 from scatlas.io.matrices.counts_source import find_source
 from scatlas.io.matrices.source import Wanted
 from scatlas.workflow.command_line.plate_facts import read_facts
@@ -47,6 +47,6 @@ def test_init_does_not_convert_a_text_matrix_with_antibodies(tmp_path: Path, mon
     types = ["Antibody Capture", *["Gene Expression"] * (len(lines) - 1)]
     rows = (f"{line}\t{kind}\n" for line, kind in zip(lines, types, strict=True))
     (tmp_path / "run/genes.tsv").write_text("".join(rows))
-    monkeypatch.setattr(text_source, "convert_matrix_market", None)
+    monkeypatch.setattr(store_source, "convert_matrix_market", None)
     facts, genes = read_facts("p", str(tmp_path / "run"))
     assert (facts.n_cells, facts.n_genes) == (60, len(genes)) == (60, 119)

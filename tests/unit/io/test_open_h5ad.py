@@ -20,7 +20,7 @@ from dask.base import tokenize
 
 import scatlas as sa
 from scatlas.errors import InputError
-from scatlas.io.files import open_h5ad
+from scatlas.io.files import anndata_file
 from scatlas.io.matrices.lazy import values_alone
 
 FDS = Path("/proc/self/fd")
@@ -61,10 +61,10 @@ def n_open(path: Path) -> int:
     return sum(os.path.realpath(link) == str(path) for link in FDS.iterdir())
 
 
-def handles_of(path: Path) -> list[open_h5ad.OpenFile]:
+def handles_of(path: Path) -> list[anndata_file.OpenFile]:
     """Handles of a file: other tests of this process may still hold files of theirs."""
-    inode = open_h5ad._inode_and_stamp(str(path))[0]
-    return [file for file in open_h5ad._OPEN_FILES if file._inode == inode]
+    inode = anndata_file._inode_and_stamp(str(path))[0]
+    return [file for file in anndata_file._OPEN_FILES if file._inode == inode]
 
 
 def writes(path: Path) -> list:

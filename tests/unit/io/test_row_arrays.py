@@ -9,7 +9,7 @@ import pytest
 import zarr
 
 from scatlas.errors import InputError
-from scatlas.io.files.row_arrays import RowArray, open_rows
+from scatlas.io.files.local_zarr import RowArray, open_rows
 
 LAYOUTS = {
     "shards": {"chunks": (16, 7), "shards": (64, 7)},

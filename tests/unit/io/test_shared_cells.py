@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from scatlas.io.chunks.encoded_text import EncodedText
-from scatlas.io.tables.shared_cells import SharedCells
+from scatlas.io.tables.cell_names import SharedCells
 
 N = 60_000
 WELLS = np.array([f"c{i:06}" for i in range(N)], dtype=object)

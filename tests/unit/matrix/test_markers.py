@@ -15,7 +15,7 @@ from scipy import sparse
 import scatlas as sa
 from scatlas.compute.threads import use_threads
 from scatlas.errors import InputError
-from scatlas.io.products.group_sums_store import read_groups, write_group_sums
+from scatlas.io.products.group_sums import read_groups, write_group_sums
 from scatlas.matrix.markers import COLUMNS, merge_plates, rank_markers, sum_plate
 
 N_GENES = 60

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from scatlas.arrays import buffer_pool
-from scatlas.io.chunks.chunked_array import open_to_read
+from scatlas.io.chunks.chunked_array import SharedChunkCache, open_to_read
 from scatlas.io.chunks.codecs import Blosc, ChunkError, Crc32c, decode
 from scatlas.io.chunks.native_codecs import index_decoder, run_decoder
-from scatlas.io.chunks.shared_chunks import SharedChunkCache
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
@@ -53,12 +52,9 @@ def read_values(
 ) -> np.ndarray:
     """Read values ``begin`` to ``end - 1`` of an array, or of a part of it that covers the range.
 
-    ``dtype`` holds all stored values. With ``limit`` they are indices below it, and others raise
-    IndexRangeError; damaged data raise ChunkError, or what a library that decodes raises. ``owner``
-    is the file with its stamp, for the key of chunks that ranges share. ``edge_readers`` says how
-    many ranges of the same pass contain the first and the last chunk: the first range decodes it,
-    and a cache keeps it for the others. The memory of the result is reused when it and its views
-    are gone.
+    With ``limit`` they are indices below it. ``owner`` is the file with its stamp, for the key of
+    chunks that ranges share; ``edge_readers`` says how many ranges of the same pass contain the
+    first and the last chunk, which one decodes for the others.
     """
     out = buffer_pool.empty(end - begin, dtype)
     if array.is_raw:
@@ -115,9 +111,7 @@ class _RangeReader:
         self._copy(chunk, _shared_chunks.get(key, n_readers, partial(_read_chunk, array, chunk)))
 
     def _decode_run(self, run: _Run, decode_run: RunDecoder) -> range:
-        """Decode chunks that lie within the range, in one call. Returns the chunks before the first
-        damaged one, for which the decoders of single chunks have a message.
-        """
+        """Decode chunks within the range, in one call; those before the first damaged one."""
         array, begin, size = self._array, self._begin, self._array.chunk_values
         if run.window is None or not array.locations.have_all_filters(run.first, run.stop):
             return range(0)
@@ -158,9 +152,7 @@ class _RangeReader:
 
 
 def read_encoded_chunks(array: ChunkedArray, first: int, stop: int) -> Iterator[memoryview]:
-    """Yield chunks as stored, after a check of their CRC-32C if they have one; ChunkError if one is
-    missing or damaged. Each is valid until the next.
-    """
+    """Yield chunks as stored, each valid until the next; refuse one that is missing or damaged."""
     for chunk, raw in _read_raw_chunks(array, first, stop):
         if raw is None:
             msg = f"chunk {chunk} is missing"
@@ -173,9 +165,7 @@ def read_encoded_chunks(array: ChunkedArray, first: int, stop: int) -> Iterator[
 def read_text_chunks(
     array: ChunkedArray, first: int, stop: int
 ) -> Iterator[tuple[int, bytes | None]]:
-    """Yield number and decoded bytes of chunks of text; None if a chunk was never written. A
-    damaged one raises ChunkError, or what a library that decodes raises.
-    """
+    """Yield number and decoded bytes of chunks of text; None if a chunk was never written."""
     for chunk, raw in _read_raw_chunks(array, first, stop):
         if raw is None:
             yield chunk, None
@@ -228,8 +218,8 @@ def _decode_chunk(
 
 @dataclass(frozen=True)
 class _Run:
-    """Encoded chunks from ``first`` on that one system call read: chunk i is ``window[starts[i] :
-    starts[i] + sizes[i]]`` (int64). ``window`` is None for chunks that were never written.
+    """Encoded chunks from ``first`` on that one system call read, each a part of ``window``, which
+    is None for chunks that were never written.
     """
 
     first: int

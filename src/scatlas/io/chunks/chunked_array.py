@@ -1,13 +1,14 @@
-"""Which chunks a one-dimensional array on a local disk has, and where they lie.
+"""Chunks of a one-dimensional array on a local disk: where they lie, and a cache of shared ones.
 
-HDF5 decodes under a global lock, so that threads wait for each other, and zarr-python decodes whole
-shards through an event loop. With the locations that :mod:`scatlas.io.files.chunk_locations` finds,
-any thread reads and decodes any chunk (:mod:`scatlas.io.chunks.chunk_reader`).
+HDF5 decodes under a global lock, and zarr-python whole shards through an event loop. With these
+locations any thread reads and decodes any chunk (:mod:`scatlas.io.chunks.chunk_reader`).
 """
 
 from __future__ import annotations
 
 import os
+import threading
+from collections import OrderedDict
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,20 +16,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from scatlas.compute.threads import n_threads
 from scatlas.io.chunks.codecs import ChunkError, Crc32c, Decoder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Hashable, Iterator
 
 # Offset in a shard's index of a chunk that was never written.
 _NO_CHUNK = np.iinfo(np.uint64).max
+# A pass that skips blocks or stops early leaves entries behind: above 64 MB evict the least
+# recently used, but keep what blocks in flight wait for: a chunk of values and one of indices per
+# thread, which may be larger than that.
+_MAX_BYTES = 64_000_000
+_CHUNKS_PER_THREAD = 2
 
 
 @dataclass(frozen=True)
 class ChunkedArray:
-    """A one-dimensional array of numbers: locations and encoding of its chunks. Picklable, and
-    small once restricted to a range (:meth:`for_values`).
-    """
+    """A one-dimensional array of numbers: picklable, and small once restricted to a range."""
 
     key: str  # element in the file, as X/data
     n_values: int
@@ -114,9 +119,7 @@ class ZarrChunks:
         return self
 
     def byte_ranges(self, first: int, stop: int) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-        """Yield path, offsets and sizes of consecutive chunks, one file at a time. The offset of a
-        chunk that was never written is -1.
-        """
+        """As of `Hdf5Chunks`; the offset of a chunk that was never written is -1."""
         if not self.shard_chunks:
             for chunk in range(first, stop):
                 path = f"{self.prefix}{chunk}{self.suffix}"
@@ -178,3 +181,61 @@ def _file_size(path: str) -> int | None:
         return Path(path).stat().st_size
     except FileNotFoundError:
         return None
+
+
+@dataclass
+class _Entry:
+    n_readers: int
+    ready: threading.Event = field(default_factory=threading.Event)
+    values: np.ndarray | None = None
+
+
+class SharedChunkCache:
+    """LRU cache of the chunks at the edges of blocks, which two or more blocks need; the cache
+    drops one after the last of the blocks whose number each caller gives.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
+
+    def get(self, key: Hashable, n_readers: int, decode: Callable[[], np.ndarray]) -> np.ndarray:
+        """Values of a chunk; the first caller decodes, others wait and get its error, too."""
+        with self._lock:
+            entry = self._entries.get(key)
+            is_first = entry is None
+            if entry is None:
+                entry = self._entries[key] = _Entry(n_readers)
+        if is_first:
+            try:
+                entry.values = decode()
+            finally:
+                if entry.values is None:
+                    with self._lock:
+                        if self._entries.get(key) is entry:
+                            del self._entries[key]
+                entry.ready.set()
+        else:
+            entry.ready.wait()
+            if entry.values is None:
+                return decode()
+        values = entry.values
+        with self._lock:
+            entry.n_readers -= 1
+            if entry.n_readers <= 0:
+                self._entries.pop(key, None)
+            elif key in self._entries:
+                self._entries.move_to_end(key)
+            self._evict()
+        return values
+
+    def _evict(self) -> None:
+        def n_bytes() -> int:
+            return sum(e.values.nbytes for e in self._entries.values() if e.values is not None)
+
+        n_kept = _CHUNKS_PER_THREAD * (n_threads() + 1)
+        while len(self._entries) > n_kept and n_bytes() > _MAX_BYTES:
+            oldest = next((k for k, e in self._entries.items() if e.values is not None), None)
+            if oldest is None:
+                return
+            del self._entries[oldest]

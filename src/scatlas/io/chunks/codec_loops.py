@@ -1,9 +1,7 @@
-"""Kernels that decode or encode a run of chunks in one call, without the interpreter (Numba).
+"""Kernels that decode or encode chunks without the interpreter, most a run in one call (Numba).
 
-A block of four million values has dozens of chunks. Decoding them one by one takes and releases the
-interpreter's lock several times per chunk, and a dozen threads then wait for one another longer
-than they decode. The kernels call the libraries' C functions by address. The addresses are
-arguments: compiled code that contained them could not be cached on disk.
+Chunk by chunk, a dozen threads wait for the interpreter's lock longer than they decode. Addresses
+of C functions are arguments: compiled code that contained them could not be cached on disk.
 """
 
 # ruff: noqa: ARG001 - Numba takes the number of arguments from the signature of an intrinsic.
@@ -12,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numba import types
 from numba.core.cgutils import ir
 from numba.extending import intrinsic
@@ -20,8 +19,6 @@ from scatlas.kernels.build.numba_cache import njit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import numpy as np
 
 # LLVM's types for ``char *``, ``int`` and ``long``.
 _BYTES = ir.IntType(8).as_pointer()
@@ -156,12 +153,9 @@ def decode_blosc_chunks(
     target: int,
     chunk_bytes: int,
 ) -> int:
-    """Decode Blosc chunks one after the other to the memory at ``target``; return the number of
-    chunks before the first damaged one.
-
-    ``functions`` are the addresses of ``blosc_decompress_ctx`` and ``crc32c_extend`` (0 for chunks
-    that do not end with their checksum), ``source`` is that of ``raw`` (uint8), in which chunk i is
-    ``raw[starts[i] : starts[i] + sizes[i]]`` (int64).
+    """Decode Blosc chunks one after the other to the memory at ``target``; number of chunks before
+    the first damaged one. ``functions`` are the addresses of ``blosc_decompress_ctx`` and
+    ``crc32c_extend`` (0 for chunks without a checksum), ``source`` is that of ``raw``.
     """
     for i in range(starts.size):
         place = target + i * chunk_bytes
@@ -181,12 +175,9 @@ def decode_blosc_indices(
     out: np.ndarray,
     highest: int,
 ) -> int:
-    """Decode Blosc chunks of indices to another type, each while it is in the core's cache; return
-    the number of chunks before the first that is damaged or has an index above ``highest``.
-
-    ``chunk`` is memory for a decoded chunk, unsigned and in the width as stored, ``highest`` of its
-    type; ``addresses`` are those of ``raw`` and ``chunk``. The rest is as for
-    :func:`decode_blosc_chunks`.
+    """As :func:`decode_blosc_chunks`, to another type, each chunk while it is in the core's cache;
+    it ends also before a chunk with an index above ``highest``. ``chunk`` is memory for a decoded
+    one.
     """
     source, place = addresses
     for i in range(starts.size):
@@ -210,10 +201,8 @@ def decode_deflate_chunks(
     target: int,
     chunk_bytes: int,
 ) -> int:
-    """Decode zlib or gzip chunks one after the other to the memory at ``target``; return the number
-    of chunks before the first that is damaged or of another size. ``functions`` are the addresses
-    of libdeflate's that allocate a decompressor, decompress, and free it; the rest is as for
-    :func:`decode_blosc_chunks`.
+    """As :func:`decode_blosc_chunks`, of zlib or gzip; the functions of libdeflate allocate a
+    decompressor, decompress, and free it.
     """
     allocate, decompress, free = functions
     decompressor = _new_decompressor(allocate)
@@ -244,13 +233,8 @@ def encode_blosc_chunks(
     checksums: np.ndarray,
 ) -> int:
     """Encode consecutive chunks by Blosc and append to each its checksum; return the bytes of all
-    encoded chunks, or -1 if Blosc fails.
-
-    ``functions`` are the addresses of ``blosc_compress_ctx`` and ``crc32c_extend``; ``name``,
-    ``source`` and ``target`` those of the compressor's zero-terminated name, of the first chunk,
-    and of ``out`` (uint8, ``chunk_bytes + 20`` bytes per chunk). ``shuffle`` is Blosc's number,
-    ``item`` the bytes per value. Per chunk the kernel writes the encoded bytes to ``sizes`` (int64)
-    and the CRC-32C before encoding to ``checksums`` (uint32).
+    encoded chunks, or -1 if Blosc fails. ``out`` has ``chunk_bytes + 20`` bytes per chunk;
+    ``checksums`` gets the CRC-32C of each before encoding.
     """
     compress, crc32c = functions
     room = chunk_bytes + 16
@@ -269,3 +253,52 @@ def encode_blosc_chunks(
         sizes[i] = n + 4
         at += n + 4
     return at
+
+
+def decompress_lzf(raw: np.ndarray, n_bytes: int) -> np.ndarray | None:
+    """Decode h5py's LZF, ``raw`` (uint8), to ``n_bytes`` bytes; None if it is damaged.
+
+    h5py's own decoder holds a lock: with two threads it reads such a file at half of this speed
+    (`bench/results/readers-2026-11-22.txt`). Format: http://oldhome.schmorp.de/marc/liblzf.html.
+    """
+    # Three bytes of input give at most 264 of output.
+    if n_bytes > 88 * raw.size + 264:
+        return None
+    out = np.empty(n_bytes, np.uint8)
+    return out if _decompress_lzf(raw, out) else None
+
+
+@njit(nogil=True, cache=True)
+def _decompress_lzf(raw: np.ndarray, out: np.ndarray) -> bool:
+    n_read = np.int64(0)
+    n_written = np.int64(0)
+    while n_read < raw.size:
+        control = np.int64(raw[n_read])
+        n_read += 1
+        if control < 32:
+            n = control + 1
+            if n_read + n > raw.size or n_written + n > out.size:
+                return False
+            for i in range(n):
+                out[n_written + i] = raw[n_read + i]
+            n_read += n
+            n_written += n
+            continue
+        n = control >> 5
+        if n == 7:
+            if n_read >= raw.size:
+                return False
+            n += np.int64(raw[n_read])
+            n_read += 1
+        if n_read >= raw.size:
+            return False
+        start = n_written - ((control & 31) << 8) - np.int64(raw[n_read]) - 1
+        n_read += 1
+        n += 2
+        if start < 0 or n_written + n > out.size:
+            return False
+        # Byte by byte: source and target may overlap, which repeats a pattern.
+        for i in range(n):
+            out[n_written + i] = out[start + i]
+        n_written += n
+    return n_written == out.size

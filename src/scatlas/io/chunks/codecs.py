@@ -1,11 +1,8 @@
 """Decoders of single chunks, named as in HDF5 and Zarr; all release the interpreter lock.
 
 numcodecs and deflate decode; this module adds checks of sizes and checksums before they run, as
-damaged sizes make them crash. zarrs reads no HDF5, and Zarr at 0.76 to 0.85 of this speed
-with two threads (see :mod:`scatlas.io.chunks`).
-
-A pipeline encodes a chunk by at most one shuffle, one compressor and one checksum, in this order.
-h5py and zarr-python read arrays with other pipelines (:mod:`scatlas.io.files.chunk_locations`).
+damaged sizes make them crash. A pipeline encodes a chunk by at most one shuffle, one compressor and
+one checksum, in this order.
 """
 
 from __future__ import annotations
@@ -36,9 +33,7 @@ class Decoder(Protocol):
     """Inverse of one step of the pipeline."""
 
     def decode(self, raw: Buffer, n_bytes: int) -> Buffer:
-        """Return the bytes before this step, of a chunk of ``n_bytes``. `Zstd` and `Crc32c` accept
-        None, because the size of text is unknown.
-        """
+        """Return the bytes before this step; `Zstd` and `Crc32c` accept None for those of text."""
         ...
 
 
@@ -64,9 +59,9 @@ class Lzf:
     """LZF as h5py writes it, without a checksum."""
 
     def decode(self, raw: Buffer, n_bytes: int) -> memoryview:
-        from scatlas.io.chunks.lzf import decompress
+        from scatlas.io.chunks.codec_loops import decompress_lzf
 
-        out = decompress(np.frombuffer(raw, np.uint8), n_bytes)
+        out = decompress_lzf(np.frombuffer(raw, np.uint8), n_bytes)
         if out is None:
             raise ChunkError("not an LZF stream")
         return out.data
@@ -160,9 +155,7 @@ class Crc32c:
 
 
 def decode(pipeline: Sequence[Decoder], raw: Buffer, dtype: np.dtype, n_values: int) -> np.ndarray:
-    """Decode the numbers of a chunk, with the byte order of ``dtype`` as stored. A damaged one
-    raises ChunkError, or what a library that decodes raises.
-    """
+    """Decode the numbers of a chunk, with the byte order of ``dtype`` as stored."""
     n_bytes = n_values * dtype.itemsize
     for step in pipeline:
         raw = step.decode(raw, n_bytes)

@@ -1,7 +1,5 @@
-"""C functions of numcodecs, google-crc32c and deflate, for kernels that call them in a loop.
-
-Only the Python functions of these packages are public. If a symbol is missing, the Python functions
-process the chunks one by one, and the log says so.
+"""C functions of numcodecs, google-crc32c and deflate, which are not public, called by kernels in a
+loop; where one is missing, chunks are processed one by one, and the log says so.
 """
 
 from __future__ import annotations
@@ -85,8 +83,8 @@ def index_decoder(
 
 @cache
 def run_encoder(compressor: str, level: int, shuffle: int) -> RunEncoder | None:
-    """Function that compresses a run of chunks by Blosc, each with its CRC-32C, in one call, to the
-    bytes of ``numcodecs.Blosc(compressor, level, shuffle)``. None if a C function is missing.
+    """Function that compresses a run of chunks as ``numcodecs.Blosc`` does, each with its CRC-32C;
+    None if a C function is missing.
     """
     try:
         functions = (

@@ -10,11 +10,10 @@ import numpy as np
 
 from scatlas.errors import InputError
 from scatlas.io.files.local_zarr import as_zarr_python
-from scatlas.io.files.other_programs import way_out_of_store
-from scatlas.io.files.read_errors import reading
+from scatlas.io.files.read_errors import reading, way_out_of_store
 
 if TYPE_CHECKING:
-    from scatlas.io.files.stored_nodes import StoredGroup
+    from scatlas.io.files.local_zarr import StoredGroup
 
 # Element that messages name when the file as a whole is damaged.
 STRUCTURE = "the structure of the file"
@@ -36,9 +35,8 @@ def decode_text(value: Any) -> str:
 
 
 def for_anndata(node: Any) -> Any:
-    """The same node for functions of anndata, which know neither our classes nor R's attributes. R
-    stores an attribute as an array of one: an element of HDF5 with such attributes is copied to
-    memory, encoded as it is, with single values.
+    """The same node for functions of anndata, which know neither our classes nor attributes that R
+    stores as arrays of one: an element with these is copied to memory.
     """
     node = as_zarr_python(node)
     if not isinstance(node, h5py.Group | h5py.Dataset):
@@ -78,8 +76,8 @@ def is_group(element: Any) -> bool:
 
 
 def check_anndata(path: str, root: StoredGroup) -> None:
-    """Refuse HDF5 and Zarr files that are not AnnData, by what they have instead. The root of old
-    AnnData files has no encoding; groups ``obs`` and ``var`` are enough.
+    """Refuse HDF5 and Zarr files that are not AnnData; the root of old AnnData files has no
+    encoding.
     """
     if is_group(root):
         encoding = attribute(root, "encoding-type", "anndata")

@@ -1,10 +1,17 @@
-"""AnnData files, found and opened: h5ad or Zarr, local path or URL."""
+"""AnnData files, found and opened: h5ad or Zarr, local path or URL.
+
+``AnnData.write_h5ad`` truncates its file before it computes the lazy arrays to write. HDF5 refuses
+to truncate or change a file that the same process has open for reading: lazy arrays hold theirs.
+"""
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import re
 import time
+import weakref
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +19,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import h5py
 
-from scatlas.errors import InputError
+from scatlas.errors import InputError, ScatlasError
 from scatlas.io.files.anndata_checks import STRUCTURE
-from scatlas.io.files.listing import filesystem
+from scatlas.io.files.listing import file_stamp, filesystem, folder_stamp
 from scatlas.io.files.local_zarr import check_complete, open_any_group, open_store
-from scatlas.io.files.open_h5ad import open_hdf5
-from scatlas.io.files.other_programs import way_out_of_file, way_out_of_folder
-from scatlas.io.files.read_errors import REMEDY, reading
-from scatlas.io.files.stamps import file_stamp, folder_stamp
+from scatlas.io.files.read_errors import (
+    REMEDY,
+    read_error,
+    reading,
+    way_out_of_file,
+    way_out_of_folder,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +40,7 @@ _ZARR_ROOTS = ("zarr.json", ".zgroup", ".zmetadata")
 _ZARR_STAMPS = (*_ZARR_ROOTS, "X/zarr.json", "X/.zattrs", "X/.zarray")
 # Filters in every HDF5 build of h5py; hdf5plugin has the others.
 _HDF5_FILTERS = frozenset({1, 2, 3, 4, 5, 6, 32000})
-# Files without damage that hangs libhdf5, see :mod:`scatlas.io.files.hdf5_heaps`, and Zarr stores
+# Files without damage that hangs libhdf5, see :mod:`scatlas.io.files.hdf5_probe`, and Zarr stores
 # without a missing file: one look per process.
 _PROBED: set[Store] = set()
 # Time of the next check of all files of a Zarr store, which takes 60 ms for 10,000 files. A pause
@@ -41,31 +51,17 @@ _PAUSE_PER_CHECK = 50
 
 @dataclass(frozen=True)
 class Store:
-    """An AnnData file that exists, not opened yet; small and picklable.
+    """An AnnData file that exists, not opened yet; small and picklable."""
 
-    Attributes
-    ----------
-    path
-        As the user gave it: a local path or a URL.
-    kind
-        ``"h5ad"`` or ``"zarr"``.
-    stamp
-        Changes with the file: time and size, for a local Zarr store those of every file. The stamp
-        of a remote store changes when the store is rewritten.
-    """
-
-    path: str
+    path: str  # as the user gave it: a local path or a URL
     kind: Literal["h5ad", "zarr"]
+    # Changes with the file: time and size, for a local Zarr store those of every file.
     stamp: str
 
     @classmethod
     def find(cls, path: Path | str) -> Store:
-        """Find the file at ``path``, a local path or a URL.
-
-        Raises
-        ------
-        InputError
-            The file is missing or neither HDF5 nor Zarr, or no package reads such URLs.
+        """Find the file at a local path or a URL; InputError if it is missing, or neither HDF5 nor
+        Zarr.
         """
         if "://" in str(path):
             url = str(path)
@@ -82,17 +78,9 @@ class Store:
         return "://" in self.path
 
     def check_unchanged(self, *, at_end: bool = False) -> None:
-        """Refuse a local file that has changed since it was opened lazily.
-
-        Parameters
-        ----------
-        at_end
-            Check every file of a Zarr store, even shortly after the last check.
-
-        Raises
-        ------
-        InputError
-            The file has changed, so that the row offsets in memory may not match it.
+        """Refuse a local file that has changed since it was opened lazily: the offsets in memory
+        may not match it. ``at_end`` checks every file of a Zarr store, even shortly after the last
+        check.
         """
         if self.is_url:
             return
@@ -122,12 +110,7 @@ class Store:
 
     @contextmanager
     def open(self) -> Iterator[Any]:
-        """Open the file for reading.
-
-        Yields
-        ------
-        Its root: ``h5py.File``, `scatlas.io.files.local_zarr.LocalGroup` or ``zarr.Group``.
-        """
+        """Open it: ``h5py.File``, `scatlas.io.files.local_zarr.LocalGroup` or ``zarr.Group``."""
         with ExitStack() as stack:
             yield self.open_on(stack)
 
@@ -175,7 +158,7 @@ class Store:
         return file
 
     def _check_text(self, file: h5py.File) -> None:
-        from scatlas.io.files.hdf5_heaps import find_damaged_text
+        from scatlas.io.files.hdf5_probe import find_damaged_text
 
         with reading(self.path, STRUCTURE):
             offset = find_damaged_text(self.path, file)
@@ -237,20 +220,7 @@ def _remote_stamp(url: str, kind: str) -> str:
 
 
 def load_filters(path: str, element: Any) -> None:
-    """Register the HDF5 filters that an element needs.
-
-    Parameters
-    ----------
-    path
-        File, for the message.
-    element
-        HDF5 dataset, or group of datasets. Zarr elements need none.
-
-    Raises
-    ------
-    InputError
-        Neither HDF5 nor hdf5plugin has the filter.
-    """
+    """Register the HDF5 filters that a dataset, or those of a group, need; Zarr needs none."""
     if isinstance(element, h5py.Group):
         for child in element.values():
             load_filters(path, child)
@@ -269,3 +239,76 @@ def load_filters(path: str, element: Any) -> None:
             "installed: write the file again with compression='gzip'"
         )
         raise InputError(msg)
+
+
+_OPEN_FILES: weakref.WeakSet[OpenFile] = weakref.WeakSet()
+# What the operating system answers if another program has locked a file.
+_HELD = {errno.EAGAIN, errno.EACCES}
+
+
+def open_hdf5(path: str, source: Any = None) -> h5py.File:
+    """Open an HDF5 file for reading: a path, or a file object of the address ``path``."""
+    try:
+        if source is None:
+            close_if_changed(path)
+        return h5py.File(source or path, "r")
+    except (OSError, RuntimeError, KeyError) as error:
+        raise _refusal(path, error) from error
+
+
+def _refusal(path: str, error: Exception) -> ScatlasError:
+    """Error for a file that libhdf5 does not open."""
+    text = " ".join(str(error).split())
+    lock = re.search(r"unable to lock file, errno = (\d+)", text)
+    if (lock and int(lock[1]) in _HELD) or "already open for write" in text:
+        return InputError(
+            f"{path}: another program has it open to write, or was killed meanwhile: wait until "
+            "that program ends, or write the file again"
+        )
+    if lock:
+        return InputError(
+            f"{path}: its file system has no locks, which HDF5 asks for ({text}): "
+            "set the environment variable HDF5_USE_FILE_LOCKING=FALSE"
+        )
+    if sizes := re.search(r"truncated file: eof = (\d+),.*stored_eof = (\d+)", text):
+        what = f"the file is truncated ({int(sizes[1]):,} of {int(sizes[2]):,} bytes)"
+        return InputError(f"{path}: {what}: copy or download it again")
+    return read_error(path, "the file", error)
+
+
+class OpenFile:
+    """Handle that keeps a local h5ad file open until nothing refers to it."""
+
+    def __init__(self, path: str) -> None:
+        self._inode, self._stamp = _inode_and_stamp(path)
+        self._close = weakref.finalize(self, open_hdf5(path).close)
+        _OPEN_FILES.add(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Become None in another process, whose blocks open the file themselves."""
+        return type(None), ()
+
+    def close_if_changed(self, inode: tuple[int, int], stamp: tuple[int, int]) -> None:
+        """Close the file if it has this inode and another stamp."""
+        if self._inode == inode and self._stamp != stamp:
+            self._close()
+
+
+def keep_open(store: Store) -> OpenFile | None:
+    """Open a local h5ad file until nothing refers to the handle; None for other stores."""
+    return OpenFile(store.path) if store.kind == "h5ad" and not store.is_url else None
+
+
+def close_if_changed(path: str) -> None:
+    """Close a file that another process has changed in place: HDF5 would interpret the new bytes by
+    the old structure.
+    """
+    inode_and_stamp = _inode_and_stamp(path)
+    for file in list(_OPEN_FILES):
+        file.close_if_changed(*inode_and_stamp)
+
+
+def _inode_and_stamp(path: str) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Device and inode, and time and size."""
+    stat = Path(path).stat()
+    return (stat.st_dev, stat.st_ino), (stat.st_mtime_ns, stat.st_size)

@@ -83,9 +83,8 @@ def _remove(path: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Flush a file, or the root metadata of a Zarr store, to the disk. Not the chunks of a store:
-    flushing hundreds of gigabytes would cost more than the rerun after a power cut. (A killed job
-    loses nothing.)
+    """Flush a file, or the root metadata of a Zarr store: flushing all chunks would cost more than
+    the rerun after a power cut.
     """
     target = path / "zarr.json" if path.is_dir() else path
     if path.is_dir() and not target.exists():

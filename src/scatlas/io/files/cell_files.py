@@ -17,8 +17,8 @@ from natsort import natsorted
 
 from scatlas.compute.threads import n_threads
 from scatlas.errors import InputError
+from scatlas.io.files.listing import file_stamp
 from scatlas.io.files.read_errors import reading
-from scatlas.io.files.stamps import file_stamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,23 +35,13 @@ _MAX_NAMED = 5
 
 
 class RowGroup(NamedTuple):
-    """Part of a file that is decoded at once.
-
-    Attributes
-    ----------
-    file, number
-        Number of the file, and of the row group in it.
-    n_rows, n_values
-        Cells, and entries of all their lists.
-    low, high
-        Least and greatest value of the column that names the plates; None if it is not known.
-    """
+    """Part of a file that is decoded at once."""
 
     file: int
-    number: int
+    number: int  # of the row group in the file
     n_rows: int
-    n_values: int
-    low: str | None
+    n_values: int  # entries of all lists
+    low: str | None  # bounds of the column that names the plates, if they are known
     high: str | None
 
     def may_hold(self, value: str) -> bool:
@@ -77,36 +67,20 @@ BY_TYPE = ListColumns()
 
 @dataclass(frozen=True)
 class CellFiles:
-    """Files of one release.
+    """Files of one release."""
 
-    Attributes
-    ----------
-    path
-        As given: a folder, a pattern, or one file.
-    files
-        In natural order.
-    metadata
-        Folder of ``gene_metadata.parquet``.
-    columns
-        All columns with their types, in order.
-    """
-
-    path: str
-    files: tuple[Path, ...]
-    metadata: Path
-    columns: dict[str, Any]
+    path: str  # as given: a folder, a pattern, or one file
+    files: tuple[Path, ...]  # in natural order
+    metadata: Path  # folder of gene_metadata.parquet
+    columns: dict[str, Any]  # all columns with their types, in order
     _footers: dict[str | None, list[RowGroup]] = field(
         default_factory=dict, repr=False, compare=False
     )
 
     @classmethod
     def find(cls, path: Path | str) -> CellFiles | None:
-        """Find the files of a release; None for a path that is none.
-
-        Raises
-        ------
-        InputError
-            A file is missing, there twice, or of another release.
+        """Find the files of a release; None for a path that is none, InputError for one with other
+        files.
         """
         files = _files(str(path))
         if not files:
@@ -161,18 +135,7 @@ class CellFiles:
         return lists
 
     def footers(self, by: str | None) -> list[RowGroup]:
-        """Row groups of all files, in order.
-
-        Parameters
-        ----------
-        by
-            Column that names the plates; None where all cells are one plate.
-
-        Raises
-        ------
-        InputError
-            A footer cannot be decoded, or a file has other columns.
-        """
+        """Row groups of all files, in order; ``by`` is the column that names the plates, if any."""
         if by not in self._footers:
             # Footers are parsed without the interpreter's lock.
             with ThreadPoolExecutor(min(16, 2 * n_threads())) as pool:
@@ -204,13 +167,7 @@ class CellFiles:
         return groups
 
     def read(self, groups: Sequence[RowGroup], columns: list[str]) -> pa.Table:
-        """Some columns of row groups of one file; text columns as dictionaries.
-
-        Raises
-        ------
-        InputError
-            They cannot be decoded; the message names file, row group and columns.
-        """
+        """Some columns of row groups of one file; text columns as dictionaries."""
         with self._opened(groups, columns) as file:
             numbers = [group.number for group in groups]
             table = file.read_row_groups(numbers, columns=columns, use_threads=False)
@@ -303,10 +260,7 @@ def reading_parquet(path: Path, element: str) -> Iterator[None]:
 
 
 def text_bounds(statistics: Any) -> tuple[str, str] | tuple[None, None]:
-    """Least and greatest text of a part of a column; None where the footer does not tell.
-
-    Whole numbers have another order than their texts: they tell only where all are the same.
-    """
+    """Least and greatest text of a part of a column; None where the footer does not tell."""
     if statistics is None or not (statistics.has_min_max and statistics.has_null_count):
         return None, None
     low, high = statistics.min, statistics.max

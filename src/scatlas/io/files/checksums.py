@@ -17,7 +17,7 @@ from google_crc32c import value as crc32c
 
 from scatlas.compute.threads import n_threads
 from scatlas.io.files.atomic import atomic_path
-from scatlas.io.files.stamps import walk_files
+from scatlas.io.files.listing import walk_files
 
 _DIGEST_BYTES = 16
 _CRC_BYTES = 4
@@ -54,9 +54,7 @@ def checksum(path: Path | str) -> str:
 
 
 def file_digests(path: Path | str) -> dict[str, str]:
-    """BLAKE2b of each file of a folder by its sorted relative path; of a single file under ``""``.
-    Several threads read; of shards what :func:`checksum` reads.
-    """
+    """BLAKE2b of each file of a folder by its sorted relative path; of one file under ``""``."""
     path = Path(path)
     if not path.is_dir():
         return {"": file_digest(path, root=path.parent)}
@@ -80,9 +78,8 @@ def checksum_of_digests(digests: Mapping[str, str]) -> str:
 
 
 def file_digest(file: Path, *, root: Path, every_byte: bool = False) -> str:
-    """BLAKE2b of a file of the store or folder ``root``, 32 hexadecimal digits; for a shard, of its
-    index and the CRC-32C of its chunks. ``every_byte`` compares the chunks with these: the result
-    is empty if one does not match.
+    """BLAKE2b of a file of the store or folder ``root``; for a shard, of its index and the CRC-32C
+    of its chunks, which ``every_byte`` compares with these ("" if one does not match).
     """
     array = next((folder.parent for folder in file.parents if folder.name == "c"), None)
     n_chunks = 0
@@ -92,10 +89,9 @@ def file_digest(file: Path, *, root: Path, every_byte: bool = False) -> str:
 
 
 def values_digest(store: Path) -> str:
-    """Digest (32 hexadecimal digits) of the values of a store with consolidated metadata,
-    independent of compression: name and attributes of every group and array, shape and type of
-    every array, and the files of arrays that lack the attribute
-    :data:`scatlas.io.files.checksums.VALUES_DIGEST`.
+    """Digest of the values of a store with consolidated metadata, independent of compression: of
+    names, attributes, shapes and types, and of the files of arrays that have no
+    :data:`VALUES_DIGEST`.
     """
     document = json.loads((store / "zarr.json").read_bytes())
     combined = hashlib.blake2b(digest_size=_DIGEST_BYTES)

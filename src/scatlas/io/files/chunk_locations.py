@@ -1,9 +1,7 @@
 """Locations of the chunks of an array, from the metadata that h5py or zarr-python reads.
 
-h5py and zarr-python read the layouts that are not supported here; the log names them with the
-reason. The tests compare with h5py and zarr-python. h5py's ``chunk_iter`` lists 512 chunks in 1 ms,
-a loop over ``get_chunk_info`` in 37 ms. Its ``read_direct_chunk`` is as fast as ``pread`` at these
-locations (0.98 to 1.01 with gzip) but takes HDF5's lock, and Zarr shards need ``pread`` anyway.
+h5py's ``chunk_iter`` lists 512 chunks in 1 ms, a loop over ``get_chunk_info`` in 37 ms. Its
+``read_direct_chunk`` is as fast as ``pread`` at these locations but takes HDF5's lock.
 """
 
 from __future__ import annotations
@@ -20,24 +18,27 @@ import numpy as np
 from scatlas.io.chunks.chunk_reader import read_values
 from scatlas.io.chunks.chunked_array import ChunkedArray, Hdf5Chunks, ZarrChunks
 from scatlas.io.chunks.codecs import Blosc, Decoder, Deflate, Fletcher32, Lzf, Shuffle, Zstd
-from scatlas.io.files.local_zarr import LocalArray, zarr_chunked_array
+from scatlas.io.files.local_zarr import LocalArray
 from scatlas.io.files.read_errors import UnsupportedLayoutError
+from scatlas.io.files.zarr_metadata import zarr_chunked_array
 
 if TYPE_CHECKING:
     from scatlas.io.files.anndata_file import Store
-    from scatlas.io.files.stored_nodes import StoredGroup
+    from scatlas.io.files.local_zarr import StoredGroup
 
 logger = logging.getLogger(__name__)
 
 # Registered numbers of HDF5 filters.
 _DEFLATE, _SHUFFLE, _FLETCHER32, _LZF, _BLOSC, _ZSTD = 1, 2, 3, 32000, 32001, 32015
+# HDF5's reference to a text: its bytes, offset of its heap collection, its number there.
+TEXT_REFERENCE = np.dtype([("length", "<u4"), ("heap", "<u8"), ("number", "<u4")])
 # Values per chunk of a contiguous dataset, any part of which can be read alone.
 _RAW_CHUNK_VALUES = 2**18
 
 
 def locate_chunks(store: Store, root: StoredGroup, key: str) -> ChunkedArray | None:
-    """Find the chunks on disk of an array of numbers, as ``X/data``, in the open file ``root``.
-    None if only h5py or zarr-python can read it; the log says why.
+    """Find the chunks of an array of numbers, as ``X/data``; None, and a line in the log, if only
+    h5py or zarr-python reads it.
     """
     element = root[key]
     if store.is_url:
@@ -76,8 +77,7 @@ def hdf5_chunked_array(
     path: str, key: str, dataset: h5py.Dataset, dtype: np.dtype | None = None
 ) -> ChunkedArray:
     """Describe the chunks of a dataset of one dimension, or of more with chunks of whole rows;
-    ``dtype`` is that of its values on disk, if they are no numbers. UnsupportedLayoutError if only
-    h5py can read it.
+    ``dtype`` is that of its values on disk, if they are no numbers.
     """
     if dataset.is_virtual or dataset.external or dataset.file.userblock_size:
         raise UnsupportedLayoutError("the values lie in other files, or after a user block")

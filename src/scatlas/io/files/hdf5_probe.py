@@ -1,8 +1,12 @@
-"""Check of the structure of an HDF5 file in a child process.
+"""Check of the structure and the text of an HDF5 file, in a child process, before libhdf5 reads it.
 
 libhdf5 trusts the structure of a file: damage in a B-tree or a heap makes it read outside its
-memory or loop forever, and kills the whole process. The child reads all structure that a reader
-needs, and checks the text. If the child crashes, an `InputError` names the damaged file.
+memory or loop forever, and kills the whole process. If the child crashes, an `InputError` names the
+damaged file. HDF5 stores text in collections of objects, its global heaps, through which libhdf5
+(2.0.0 and before) steps by the length of each object: one of zero never ends, under the interpreter
+lock (``H5HG__cache_heap_deserialize``). It also allocates the memory that a reference requests for
+its text, before it looks. No library offers this check. Format:
+https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html (III.E, global heap).
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import time
 import warnings
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import h5py
 import numpy as np
@@ -25,9 +30,12 @@ from numba.core.compiler_lock import global_compiler_lock
 
 from scatlas._util.operating_system import sleeping_since
 from scatlas.errors import InputError, TooLargeError
-from scatlas.io.files.hdf5_heap_loops import find_empty_object
-from scatlas.io.files.hdf5_heaps import find_damaged_text
+from scatlas.io.files.chunk_locations import TEXT_REFERENCE
 from scatlas.io.files.read_errors import MORE_MEMORY, REMEDY
+from scatlas.kernels.build.numba_cache import njit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 logger = logging.getLogger(__name__)
 
@@ -39,9 +47,8 @@ _MAX_SLEEP = 10
 
 
 def probe_structure(path: str) -> bool:
-    """Read the structure of a local HDF5 file in a child process, whose crash is an error here.
-    True if the text is intact as well; if not, `scatlas.io.files.hdf5_heaps.find_damaged_text`
-    finds the damage or raises.
+    """Read the structure of a local HDF5 file in a child process, whose crash is an error here;
+    True if the text is intact as well.
     """
     size = Path(path).stat().st_size
     # Compile in the parent, for read-only bytes as in `find_damaged_text`, so that compiling does
@@ -79,9 +86,8 @@ def probe_structure(path: str) -> bool:
 
 
 def _wait(child: int, read_end: int) -> int | None:
-    """Exit status of a process; None after killing it, if it neither computes nor waits for a disk.
-    The child alone has the other end of the pipe ``read_end``, which becomes readable when the
-    child ends.
+    """Exit status of a process, the only holder of the pipe's other end; None after killing it, if
+    it neither computes nor waits for a disk.
     """
     poll = select.poll()
     poll.register(read_end)
@@ -129,3 +135,116 @@ def _read_attributes(name: str, node: h5py.Group | h5py.Dataset) -> None:  # noq
     with suppress(Exception):
         for key in node.attrs:
             node.attrs[key]
+
+
+# Bytes to read at once.
+_READ_BYTES = 2**24
+
+
+def find_damaged_text(path: str, file: h5py.File) -> int | None:
+    """Offset of the first text that would hang libhdf5, or that is longer than the file; None
+    without one. Reads no numbers.
+    """
+    n_bytes = Path(path).stat().st_size
+    address_bytes, length_bytes = file.id.get_create_plist().get_sizes()
+    extents, references = _extents(file)
+    with Path(path).open("rb", buffering=0) as raw:
+        for first, stop in _gaps(extents, n_bytes):
+            at = first
+            while at < stop:
+                stored = os.pread(raw.fileno(), min(_READ_BYTES, stop - at), at)
+                piece = np.frombuffer(stored, np.uint8)
+                damage, n_checked = find_empty_object(piece, length_bytes)
+                if damage >= 0:
+                    return int(at + damage)
+                if not piece.size or at + piece.size >= stop:
+                    break
+                at += int(n_checked) or piece.size
+        for first, stop in references if address_bytes == 8 else ():
+            for at in range(first, stop, _READ_BYTES):  # a multiple of 16 bytes per reference
+                stored = os.pread(raw.fileno(), min(_READ_BYTES, stop - at) // 16 * 16, at)
+                if (np.frombuffer(stored, TEXT_REFERENCE)["length"] > n_bytes).any():
+                    return at
+    return None
+
+
+def _extents(file: h5py.File) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Byte ranges of the values of all datasets, and of those that are unfiltered references."""
+    extents: list[tuple[int, int]] = []
+    references: list[tuple[int, int]] = []
+
+    def visit(name: bytes) -> None:
+        node = h5py.h5o.open(file.id, name)
+        if not isinstance(node, h5py.h5d.DatasetID):
+            return
+        properties = node.get_create_plist()
+        ranges: list[tuple[int, int]] = []
+        if properties.get_layout() == h5py.h5d.CHUNKED:
+            node.chunk_iter(lambda c: ranges.append((c.byte_offset, c.byte_offset + c.size)))
+        elif node.get_offset() is not None:
+            ranges.append((node.get_offset(), node.get_offset() + node.get_storage_size()))
+        extents.extend(ranges)
+        kind = node.get_type()
+        if isinstance(kind, h5py.h5t.TypeStringID) and kind.is_variable_str():
+            references.extend([] if properties.get_nfilters() else ranges)
+
+    h5py.h5o.visit(file.id, visit)
+    return sorted(extents), references
+
+
+def _gaps(extents: list[tuple[int, int]], n_bytes: int) -> Iterator[tuple[int, int]]:
+    at = 0
+    for first, stop in [*extents, (n_bytes, n_bytes)]:
+        if first > at:
+            yield at, min(first, n_bytes)
+        at = max(at, stop)
+
+
+@njit(nogil=True, cache=True)
+def find_empty_object(raw: np.ndarray, length_bytes: int) -> tuple[np.int64, np.int64]:
+    """Step through all collections in ``raw`` as libhdf5 does: offset of the first with an object
+    of length zero, or -1, and the number of bytes checked.
+    """
+    header = (8 + length_bytes + 7) // 8 * 8  # of a collection, and of an object
+    at = np.int64(0)
+    while at + header <= raw.size:
+        if not is_collection(raw, at):
+            at += 1
+            continue
+        size = heap_number(raw, at + 8, length_bytes)
+        # Version 1; the rest is no size of a collection.
+        if raw[at + 4] != 1 or size < np.uint64(4096) or size > np.uint64(2**40):
+            at += 8
+            continue
+        stop = at + np.int64(size)
+        if stop > raw.size:
+            return np.int64(-1), at
+        spot = at + header
+        while spot + header <= stop:
+            length = heap_number(raw, spot + 8, length_bytes)
+            if length > size:  # libhdf5 refuses to leave the collection
+                break
+            need = np.int64(length)
+            # An object, or free space, whose length includes its header.
+            if raw[spot] or raw[spot + 1]:
+                need = header + (need + 7) // 8 * 8
+            if need == 0:
+                return at, at
+            spot += need
+        at = stop
+    return np.int64(-1), at
+
+
+@njit(nogil=True, cache=True)
+def is_collection(raw: np.ndarray, at: np.int64) -> bool:
+    """Whether the signature ``GCOL`` is at this offset."""
+    return raw[at] == 71 and raw[at + 1] == 67 and raw[at + 2] == 79 and raw[at + 3] == 76
+
+
+@njit(nogil=True, cache=True)
+def heap_number(raw: np.ndarray, at: np.int64, n_bytes: int) -> np.uint64:
+    """Unsigned little-endian number."""
+    value = np.uint64(0)
+    for i in range(n_bytes):
+        value |= np.uint64(raw[at + i]) << np.uint64(8 * i)
+    return value

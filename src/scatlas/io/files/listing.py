@@ -1,15 +1,20 @@
-"""Files of a Zarr store, on a local disk or at an address."""
+"""Lists of the files of plates and stores, and stamps of local ones, which change with the data."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 from functools import cache
+from glob import glob, has_magic
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scatlas.errors import InputError
 from scatlas.io.files.read_errors import read_error
-from scatlas.io.files.stamps import walk_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # Packages of fsspec that read addresses with these protocols. Without one obstore does, which needs
 # no other package.
@@ -17,9 +22,7 @@ _BY_OBSTORE = {"s3": "s3fs", "gs": "gcsfs"}
 
 
 def filesystem(url: str) -> tuple[Any, str]:
-    """fsspec's file system of an address, and the path in it. InputError if no package reads such
-    addresses, MissingPackageError if it is not installed.
-    """
+    """fsspec's file system of an address, and the path in it."""
     import fsspec
 
     protocol = url.partition("://")[0]
@@ -46,9 +49,7 @@ def _register_obstore(protocol: str) -> None:
 
 
 def list_files(store: Path | str, key: str = "") -> set[str] | None:
-    """Paths of all files of a local store or of a URL, or of one of its groups and arrays, from
-    there. None for a web server, which lists no files.
-    """
+    """Paths of all files below a key of a store; None for a web server, which lists no files."""
     url = str(store)
     if "://" not in url:
         folder = Path(store, key)
@@ -59,3 +60,44 @@ def list_files(store: Path | str, key: str = "") -> set[str] | None:
     files.invalidate_cache()  # an earlier list may lack what was uploaded since
     start = "/".join(filter(None, [inner.rstrip("/"), key])) + "/"
     return {name.removeprefix(start) for name in files.find(start)}
+
+
+def stamp(path: Path | str) -> str:
+    """Stamp of a plate: of the file, or of all files of the store or of a pattern."""
+    try:
+        if has_magic(str(path)) and not Path(path).exists():
+            stamps = [f"{name} {file_stamp(name)}" for name in sorted(glob(str(path)))]  # noqa: PTH207
+            return hashlib.blake2b("\n".join(stamps).encode(), digest_size=8).hexdigest()
+        return folder_stamp(path) if Path(path).is_dir() else file_stamp(path)
+    except OSError as error:
+        return str(error)  # the step that reads the plate raises an InputError
+
+
+def file_stamp(path: Path | str) -> str:
+    """Modification time (ns) and size (bytes) of one file."""
+    return _time_and_size(Path(path).stat())
+
+
+def _time_and_size(stat: os.stat_result) -> str:
+    return f"{stat.st_mtime_ns} {stat.st_size}"
+
+
+def folder_stamp(folder: Path | str) -> str:
+    """Hash of relative path, time and size of every file in a folder: writers change a Zarr store
+    chunk by chunk, and no file of it records changes of others. 6 ms per 1,000 files.
+    """
+    files = walk_files(folder)
+    lines = "\n".join(sorted(f"{name} {_time_and_size(entry.stat())}" for name, entry in files))
+    return hashlib.blake2b(lines.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
+
+
+def walk_files(folder: Path | str, prefix: str = "") -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Yield relative path and entry of every file in a folder, also behind links, in a fifth of the
+    time of ``os.walk`` with ``pathlib``.
+    """
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                yield from walk_files(entry.path, f"{prefix}{entry.name}/")
+            else:
+                yield f"{prefix}{entry.name}", entry

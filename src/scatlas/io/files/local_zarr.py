@@ -1,53 +1,77 @@
 """Zarr v3 stores on local disks, read without zarr-python.
 
 With zarr-python, opening an array takes a millisecond and reading one several, in an event loop; a
-table has thirty arrays. The nodes here offer the part of ``zarr.Group`` and ``zarr.Array`` that
-:mod:`scatlas.io` uses. zarr-python opens all layouts that they do not support.
-zarrs makes decoding faster, not this: it is a codec pipeline within zarr-python.
+table has thirty arrays. zarrs is a codec pipeline within zarr-python and does not change this.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from scatlas.errors import InputError
 from scatlas.io.chunks.chunk_reader import read_text_chunks, read_values
-from scatlas.io.chunks.chunked_array import ChunkedArray, ZarrChunks
-from scatlas.io.chunks.codecs import Blosc, ChunkError, Crc32c, Decoder, Deflate, Zstd
+from scatlas.io.chunks.chunked_array import ZarrChunks
+from scatlas.io.chunks.codecs import ChunkError
 from scatlas.io.chunks.encoded_text import EncodedText
 from scatlas.io.files.listing import list_files
-from scatlas.io.files.read_errors import REMEDY, UnsupportedLayoutError
+from scatlas.io.files.read_errors import REMEDY, UnsupportedLayoutError, reading
+from scatlas.io.files.zarr_metadata import flat_chunked_array, zarr_chunked_array
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from scatlas.io.files.stored_nodes import StoredGroup
+    from scatlas.io.chunks.chunked_array import ChunkedArray
 
-_BYTE_ORDERS: dict[str, Literal["<", ">"]] = {"little": "<", "big": ">"}
-_NUMBERS = frozenset(
-    {"bool", "float16", "float32", "float64"}
-    | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
-)
-# Keys that the metadata of an array may have; zarr-python judges metadata with others.
-_KEYS = frozenset(
-    {
-        *("zarr_format", "node_type", "shape", "data_type", "chunk_grid", "chunk_key_encoding"),
-        *("fill_value", "codecs", "attributes", "dimension_names", "storage_transformers"),
-    }
-)
 # Attribute of the root of a store that scatlas has written: its sharded arrays have all chunks,
 # also those of zeros alone.
 WRITER_ATTRIBUTE = {"written_by": "scatlas"}
 
 
+class StoredGroup(Protocol):
+    """The part of ``h5py.Group`` and ``zarr.Group`` that scatlas uses."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def attrs(self) -> Mapping[str, Any]: ...
+
+    def get(self, name: str, default: Any = None) -> Any: ...
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def __iter__(self) -> Iterator[str]: ...
+
+    def __getitem__(self, name: str) -> Any: ...
+
+
+class StoredArray(Protocol):
+    """The part of ``h5py.Dataset`` and ``zarr.Array`` that scatlas uses."""
+
+    @property
+    def attrs(self) -> Mapping[str, Any]: ...
+
+    @property
+    def dtype(self) -> np.dtype: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def chunks(self) -> tuple[int, ...]: ...
+
+    def __getitem__(self, rows: slice) -> Any: ...
+
+
 def open_store(path: Path, *, is_complete: bool = False) -> StoredGroup:
-    """Open a Zarr store on a local disk for reading, with zarr-python if it has version 2.
-    ``is_complete``: :func:`check_complete` has passed for these very files.
+    """Open a Zarr store on a local disk, with zarr-python if it has version 2; ``is_complete`` if
+    :func:`check_complete` has passed for these very files.
     """
     file = path / "zarr.json"
     document = json.loads(file.read_bytes()) if file.is_file() else {}
@@ -69,8 +93,8 @@ def _consolidated(document: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]
 
 
 def check_complete(path: Path | str, document: Mapping[str, Any]) -> None:
-    """Refuse a store of scatlas (``document`` is its root metadata) that lacks a file of values,
-    which Zarr would read as zeros. A web server lists no files: a store there is not checked.
+    """Refuse a store of scatlas, by its root metadata, that lacks a file of values, which Zarr
+    would read as zeros.
     """
     if not WRITER_ATTRIBUTE.items() <= document.get("attributes", {}).items():
         return
@@ -101,9 +125,8 @@ def _has_checksums(array: Mapping[str, Any]) -> bool:
 
 
 class LocalGroup:
-    """A group, with the part of the interface of ``zarr.Group`` that scatlas uses. ``root`` is the
-    folder of the store, ``document`` the metadata of the group, and ``nodes`` the consolidated
-    metadata of all nodes of the store by key; None if not consolidated.
+    """A group, with the part of ``zarr.Group`` that scatlas uses; ``nodes`` is the consolidated
+    metadata.
     """
 
     def __init__(
@@ -248,8 +271,8 @@ def as_zarr_python(node: Any) -> Any:
 
 
 def open_any_group(store: Any) -> Any:
-    """Open a store with zarr-python, its nodes in the order of the consolidated metadata if it can.
-    The order of a listing of files differs from run to run, and so would the bytes of copies.
+    """Open a store with zarr-python, its nodes in the order of the consolidated metadata if it can:
+    that of a listing of files differs from run to run, and so would the bytes of copies.
     """
     import zarr
 
@@ -264,127 +287,36 @@ def _open_node_with_zarr_python(root: Path, key: str) -> Any:
     return group[key] if key else group
 
 
-def zarr_chunked_array(path: str, key: str, document: Mapping[str, Any]) -> ChunkedArray:
-    """Describe the chunks of a Zarr v3 array; UnsupportedLayoutError if only zarr-python reads
-    it.
+class RowArray:
+    """A matrix or a list of numbers on disk, whose chunks of whole rows hold the same bytes as
+    those of one long array; a slice of rows reads them, in any thread.
     """
-    _check_document(document)
-    separator = _chunk_separator(document)
-    chunk_values, shard_chunks, index_at_end, codecs = _chunking(document)
-    name, fill_value = document["data_type"], document["fill_value"]
-    if name == "string":
-        pipeline, dtype = _pipeline(codecs, np.dtype(np.uint8), "vlen-utf8")
-    else:
-        pipeline, dtype = _pipeline(codecs, _number_dtype(name), "bytes")
-        fill_value = _number_fill_value(dtype, fill_value)
-    prefix = str(Path(path, *key.split("/"), f"c{separator}"))
-    prefix += "/" if separator == "/" else ""
-    locations = ZarrChunks(prefix, shard_chunks, index_at_end)
-    n_values = document["shape"][0]
-    return ChunkedArray(key, n_values, dtype, chunk_values, pipeline, locations, fill_value)
+
+    def __init__(self, path: Path, key: str, shape: tuple[int, ...], values: ChunkedArray) -> None:
+        self.shape = shape
+        self.dtype = values.dtype.newbyteorder("=")
+        self._width = math.prod(shape[1:])
+        self.chunks = (values.chunk_values // self._width, *shape[1:])
+        self._path, self._key, self._values = path, key, values
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        begin, end, _ = rows.indices(self.shape[0])
+        end = max(begin, end)
+        width = self._width
+        with reading(str(self._path), f"{self._key}, rows {begin} to {end - 1}"):
+            found = read_values(self._values, begin * width, end * width, dtype=self.dtype)
+        return found.reshape(-1, *self.shape[1:])
 
 
-def _check_document(document: Mapping[str, Any]) -> None:
-    if document["zarr_format"] != 3 or document["node_type"] != "array" or set(document) - _KEYS:
-        raise UnsupportedLayoutError("its metadata are unusual")
-    if len(document["shape"]) != 1:
-        raise UnsupportedLayoutError("it has several dimensions")
-    if document.get("storage_transformers"):
-        raise UnsupportedLayoutError("it has storage transformers")
-    if document["chunk_grid"]["name"] != "regular":
-        raise UnsupportedLayoutError("its chunk grid is unusual")
-
-
-def _chunk_separator(document: Mapping[str, Any]) -> str:
-    encoding = document["chunk_key_encoding"]
-    separator: str = _setting(encoding, "separator", "/")
-    if encoding["name"] != "default" or separator not in ("/", "."):
-        raise UnsupportedLayoutError("its chunks have unusual names")
-    return separator
-
-
-def _chunking(document: Mapping[str, Any]) -> tuple[int, int, bool, list[Mapping[str, Any]]]:
-    """Values per chunk, chunks per shard (0: none), whether its index is at the end, and codecs."""
-    (n_values,) = document["chunk_grid"]["configuration"]["chunk_shape"]
-    codecs = document["codecs"]
-    if len(codecs) != 1 or codecs[0]["name"] != "sharding_indexed":
-        return n_values, 0, True, codecs
-    sharding = codecs[0]["configuration"]
-    index_at_end = _index_at_end(sharding)
-    (chunk_values,) = sharding["chunk_shape"]
-    if n_values % chunk_values:
-        raise UnsupportedLayoutError("the size of its shards is no multiple of that of its chunks")
-    return chunk_values, n_values // chunk_values, index_at_end, sharding["codecs"]
-
-
-def _number_dtype(name: Any) -> np.dtype:
-    if not isinstance(name, str) or name not in _NUMBERS:
-        msg = f"it holds {name if isinstance(name, str) else name['name']}"
-        raise UnsupportedLayoutError(msg)
-    return np.dtype(name)
-
-
-def _number_fill_value(dtype: np.dtype, fill_value: Any) -> Any:
+def open_rows(path: Path, key: str) -> RowArray | Any:
+    """Open an array of a local store by rows; zarr-python's array if only that can read it."""
+    store = open_store(path)
+    file = path / key / "zarr.json"
     try:
-        return dtype.type(0 if fill_value is None else fill_value).item()
-    except ValueError as error:  # bytes in hexadecimal
-        raise UnsupportedLayoutError("the form of its fill value is unusual") from error
-
-
-def _setting(part: Mapping[str, Any], name: str, default: Any = None) -> Any:
-    """Value of the only setting that a part of the metadata may have."""
-    settings = part.get("configuration", {})
-    if set(settings) - {name}:
-        msg = f"its {part['name']} has unusual settings"
-        raise UnsupportedLayoutError(msg)
-    return settings.get(name, default)
-
-
-def _index_at_end(sharding: Mapping[str, Any]) -> bool:
-    codecs = sharding["index_codecs"]
-    location = sharding.get("index_location", "end")
-    is_supported = (
-        [codec["name"] for codec in codecs] == ["bytes", "crc32c"]
-        and _setting(codecs[0], "endian") == "little"
-        and location in ("start", "end")
-        and not set(sharding) - {"chunk_shape", "codecs", "index_codecs", "index_location"}
-    )
-    if not is_supported:
-        raise UnsupportedLayoutError("the encoding of the index of its shards is unusual")
-    return location == "end"
-
-
-def _pipeline(
-    codecs: list[Mapping[str, Any]], dtype: np.dtype, first: str
-) -> tuple[tuple[Decoder, ...], np.dtype]:
-    """Decoders in the order of decoding, and the type with its byte order. ``first`` is the codec
-    that serializes the values.
-    """
-    supported: dict[str, tuple[Decoder | None, int]] = {
-        first: (None, 0),
-        "blosc": (Blosc(), 1),
-        "zstd": (Zstd(), 1),
-        "gzip": (Deflate("gzip"), 1),
-        "crc32c": (Crc32c(), 2),
-    }
-    steps: list[Decoder] = []
-    stages = []
-    for codec in codecs:
-        name = codec["name"]
-        if name not in supported:
-            msg = f"it is encoded by {name}"
-            raise UnsupportedLayoutError(msg)
-        step, stage = supported[name]
-        stages.append(stage)
-        if step is not None:
-            steps.append(step)
-        elif name == "bytes" and (endian := _setting(codec, "endian")) is not None:
-            if endian not in _BYTE_ORDERS:
-                msg = f"its byte order is {endian!r}"
-                raise UnsupportedLayoutError(msg)
-            dtype = dtype.newbyteorder(_BYTE_ORDERS[endian])
-    if first == "vlen-utf8" and not all(isinstance(step, Zstd | Crc32c) for step in steps):
-        raise UnsupportedLayoutError("the compression of its text is unusual")
-    if stages != sorted(set(stages)) or stages[:1] != [0]:
-        raise UnsupportedLayoutError("the order of its codecs is unusual")
-    return tuple(reversed(steps)), dtype
+        if file.is_file():
+            document = json.loads(file.read_bytes())
+            values = flat_chunked_array(path, key, document)
+            return RowArray(path, key, tuple(document["shape"]), values)
+    except UnsupportedLayoutError:
+        pass
+    return as_zarr_python(store)[key]

@@ -36,10 +36,7 @@ _PLATES = {".h5ad", ".h5", ".loom", ".zarr"}
 
 @dataclass(frozen=True)
 class TextMatrix:
-    """Files of one matrix, and of the lists with a line per gene and per cell. ``path`` is as
-    given: a folder, or the file of the matrix. ``rows`` says what the rows of the matrix are, by
-    the names of the files; None if these do not tell.
-    """
+    """Files of one matrix, and of the lists with a line per gene and per cell."""
 
     path: str
     matrix: Path

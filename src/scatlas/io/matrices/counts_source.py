@@ -10,8 +10,7 @@ from scatlas.io.files.cell_files import BY_TYPE, CellFiles, ListColumns
 from scatlas.io.files.text_matrix import TextMatrix
 from scatlas.io.matrices.parquet_source import ParquetSource
 from scatlas.io.matrices.source import CountsSource, Sample, Wanted
-from scatlas.io.matrices.store_source import StoreSource
-from scatlas.io.matrices.text_source import TextSource
+from scatlas.io.matrices.store_source import StoreSource, TextSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,44 +22,29 @@ if TYPE_CHECKING:
 
     import scipy.sparse as sp
 
-    from scatlas.io.files.open_h5ad import OpenFile
-    from scatlas.io.files.stored_nodes import StoredGroup
+    from scatlas.io.files.anndata_file import OpenFile
+    from scatlas.io.files.local_zarr import StoredGroup
 
 _INT32 = np.iinfo(np.int32).max
 
 
 @dataclass(frozen=True)
 class RowBlock:
-    """Rows of a CSR element: small and picklable, as it knows only the chunks of these rows.
-
-    Attributes
-    ----------
-    store, key
-        File and element of the matrix.
-    first
-        Number of the first row.
-    indptr
-        int64 offsets of the rows in the whole matrix.
-    n_genes
-        Columns.
-    arrays
-        Chunks of ``data`` and ``indices``; None for an array that the library must read.
-    edge_readers
-        For each of the two, number of blocks of the pass that read its first and its last chunk.
-    open_file
-        Keeps the file open in the process that created the block.
-    """
+    """Rows of a CSR element: small and picklable, as it knows only the chunks of these rows."""
 
     store: Store
     key: str
-    first: int
-    indptr: np.ndarray = field(repr=False)
+    first: int  # number of the first row
+    indptr: np.ndarray = field(repr=False)  # int64 offsets of the rows in the whole matrix
     n_genes: int
     dtypes: tuple[np.dtype, np.dtype]
+    # Chunks of ``data`` and ``indices``; None for an array that the library must read.
     arrays: tuple[chunked_array.ChunkedArray | None, chunked_array.ChunkedArray | None] = field(
         repr=False
     )
+    # For each of the two, number of blocks of the pass that read its first and its last chunk.
     edge_readers: tuple[tuple[int, int], tuple[int, int]] = ((1, 1), (1, 1))
+    # Keeps the file open in the process that created the block.
     open_file: OpenFile | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -82,40 +67,21 @@ class RowBlock:
         return self._read(0, in_memory(self.dtypes[0])), self._read(1, in_memory(self.dtypes[1]))
 
     def read(self) -> sp.csr_matrix:
-        """Read the block for SciPy: indices and offsets are int32, or int64 if necessary.
-
-        Raises
-        ------
-        InputError
-            The file was replaced, the data are damaged, or an index lies outside the genes.
-        """
+        """Read the block for SciPy: indices and offsets are int32, or int64 if necessary."""
         n_values = int(self.indptr[-1] - self.indptr[0])
         width = np.int32 if max(n_values, self.n_genes) <= _INT32 else np.int64
         return self._matrix(width, self.offsets.astype(width, copy=False))
 
     def compact(self) -> sp.csr_matrix:
-        """Read the block for our kernels: narrow indices, and int64 offsets.
-
-        Those of counts are uint16 where that holds all genes, which is half the memory; others are
-        as stored.
-
-        Raises
-        ------
-        InputError
-            As :meth:`read`.
+        """Read the block for our kernels: int64 offsets, and indices as stored, or of counts uint16
+        where that holds all genes.
         """
         counts = self.dtypes[0].kind == "u"
         width = gene_dtype(self.n_genes) if counts else in_memory(self.dtypes[1])
         return self._matrix(width, self.offsets)
 
     def values(self) -> sp.csr_matrix:
-        """Read the values without indices, for sums of rows: every index is 0.
-
-        Raises
-        ------
-        InputError
-            As :meth:`read`, except that the indices are not checked.
-        """
+        """Read the values without indices, for sums of rows: every index is 0."""
         self.store.check_unchanged()
         data = self._read(0, in_memory(self.dtypes[0]))
         return csr(data, np.broadcast_to(np.int32(0), data.shape), self.offsets, self.n_genes)
@@ -174,18 +140,8 @@ def row_blocks(
     *,
     direct: bool = True,
 ) -> list[RowBlock]:
-    """Blocks of a CSR matrix for one pass, in order.
-
-    Parameters
-    ----------
-    store, root
-        The file, and the open file.
-    matrix
-        Description of the matrix, with ``format == "csr"``.
-    row_ranges
-        ``(first, stop)`` rows of each block, ascending and disjoint.
-    direct
-        Find the chunks on disk; otherwise read everything with the library.
+    """Blocks of a CSR matrix for one pass, by their ranges of rows, ascending and disjoint; read by
+    the library alone unless ``direct``.
     """
     keys = [f"{matrix.key}/{part}" for part in ("data", "indices")]
     arrays = []

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from scipy import sparse
 
     from scatlas.io.chunks.chunked_array import ChunkedArray
-    from scatlas.io.files.stored_nodes import StoredGroup
+    from scatlas.io.files.local_zarr import StoredGroup
 
 
 # Offsets that int32 holds.

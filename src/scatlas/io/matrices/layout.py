@@ -1,4 +1,6 @@
-"""Matrices of an AnnData file as they lie on disk: their structure, checked, and plain reading."""
+"""Matrices of a file as they lie on disk, cells x genes or transposed: structure, checked, and
+plain reading.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ import h5py
 import numpy as np
 import scipy.sparse as sp
 
+from scatlas.compute.block_sizes import BYTES_PER_VALUE, block_bytes
 from scatlas.errors import InputError
 from scatlas.io.files.anndata_checks import attribute, for_anndata, is_group
 from scatlas.io.files.anndata_file import load_filters
@@ -17,7 +20,9 @@ from scatlas.io.files.chunk_locations import read_without_plugins
 from scatlas.io.files.read_errors import REMEDY, reading
 
 if TYPE_CHECKING:
-    from scatlas.io.files.stored_nodes import StoredGroup
+    from collections.abc import Callable
+
+    from scatlas.io.files.local_zarr import StoredGroup
 
 logger = logging.getLogger(__name__)
 _SPARSE: dict[str, Literal["csr", "csc"]] = {"csr_matrix": "csr", "csc_matrix": "csc"}
@@ -124,10 +129,7 @@ class StoredMatrix:
 
 
 def in_memory(dtype: np.dtype) -> np.dtype:
-    """Type that SciPy and Numba take for values stored as ``dtype``.
-
-    The stored type, but in this machine's byte order and with float32 for float16.
-    """
+    """Type that SciPy and Numba take for values stored as ``dtype``: float32 for float16."""
     native = np.dtype(dtype).newbyteorder("=")
     return np.dtype(np.float32) if native == np.float16 else native
 
@@ -240,3 +242,43 @@ def read_element(path: str, root: StoredGroup, name: str) -> Any:
     with reading(path, name):
         load_filters(path, root[name])
         return read_elem(for_anndata(root[name]))
+
+
+def find_transposed(path: str, root: h5py.File, key: str, shape: tuple[int, int]) -> StoredMatrix:
+    """Find a matrix of genes x cells; ``shape`` is of the tables, cells first."""
+    with reading(path, key):
+        stored = root[key]
+        load_filters(path, stored)
+        found, dtype = tuple(stored.shape), stored.dtype
+    if found != shape[::-1]:
+        msg = (
+            f"{path}: {key} has shape {found}, but there are {shape[1]:,} genes and {shape[0]:,} "
+            f"cells: {REMEDY}"
+        )
+        raise InputError(msg)
+    check_kind(f"{path}: {key}", dtype)
+    return StoredMatrix(path, key, "transposed", shape, in_memory(dtype))
+
+
+def transposed_blocks(
+    matrix: StoredMatrix, root: h5py.File, budget: int
+) -> tuple[list[tuple[int, int]], Callable[[int], sp.csr_matrix]]:
+    """Cut a matrix of genes x cells into blocks of cells, which end where chunks do, and a function
+    that reads one as CSR.
+    """
+    stored = root[matrix.key]
+    n_cells, n_genes = matrix.shape
+    # The values, and at worst each of them in the sparse block.
+    per_cell = max(1, n_genes * (matrix.dtype.itemsize + BYTES_PER_VALUE))
+    width = max(1, block_bytes(budget) // per_cell)
+    chunk = stored.chunks[1] if stored.chunks else 1
+    width = width // chunk * chunk or min(chunk, width)
+    cut = [(i, min(i + width, n_cells)) for i in range(0, n_cells, width)] or [(0, 0)]
+
+    def read(i: int) -> sp.csr_matrix:
+        first, stop = cut[i]
+        with reading(matrix.path, f"{matrix.key} of {cells(first, stop)}"):
+            values = np.asarray(stored[:, first:stop]).astype(matrix.dtype, copy=False)
+        return sp.csr_matrix(values.T)
+
+    return cut, read

@@ -22,8 +22,7 @@ from scatlas.io.files.anndata_checks import (
     is_group,
     table_lengths,
 )
-from scatlas.io.files.anndata_file import Store, load_filters
-from scatlas.io.files.open_h5ad import keep_open
+from scatlas.io.files.anndata_file import Store, keep_open, load_filters
 from scatlas.io.files.read_errors import reading
 from scatlas.io.matrices.csr_row_block import RowBlock, row_blocks
 from scatlas.io.matrices.layout import (
@@ -42,8 +41,8 @@ if TYPE_CHECKING:
     import anndata
     import pandas as pd
 
-    from scatlas.io.files.open_h5ad import OpenFile
-    from scatlas.io.files.stored_nodes import StoredGroup
+    from scatlas.io.files.anndata_file import OpenFile
+    from scatlas.io.files.local_zarr import StoredGroup
 
 _MAPPINGS = ("obsm", "varm", "obsp", "varp")
 
@@ -157,24 +156,7 @@ def read_matrix(
 
 
 def read_embedding(path: Path | str, name: str, *, block_budget: str | int = "256MB") -> da.Array:
-    """Coordinates of the cells of an AnnData file, left on disk.
-
-    Parameters
-    ----------
-    path, block_budget
-        As for :func:`read_lazy`.
-    name
-        Key of ``obsm``.
-
-    Returns
-    -------
-    Dask array [cells x dimensions] of dense blocks.
-
-    Raises
-    ------
-    InputError
-        As :func:`read_lazy`, or there are no such coordinates.
-    """
+    """Coordinates ``obsm[name]`` of the cells of an AnnData file, left on disk: dense blocks."""
     store, key = Store.find(path), f"obsm/{name}"
     with store.open() as root:
         check_anndata(store.path, root)
@@ -189,19 +171,8 @@ def read_embedding(path: Path | str, name: str, *, block_budget: str | int = "25
 
 
 def values_alone(x: da.Array) -> da.Array:
-    """The same blocks without gene indices, for a pass that needs only the values.
-
-    Indices are half the bytes, and more than half of the time to decode.
-
-    Parameters
-    ----------
-    x
-        Dask array [cells x genes].
-
-    Returns
-    -------
-    ``x`` itself where it is anything but a CSR matrix as :func:`read_lazy` or :func:`read_matrix`
-    gives it; otherwise an array with the same rows whose blocks have 0 for every index.
+    """The same blocks, of a CSR matrix on disk, without gene indices (each is 0), which are half
+    the bytes; any other array as it is.
     """
     layer = getattr(x.dask, "layers", {}).get(x.name)
     tasks = layer.mapping if isinstance(layer, MaterializedLayer) else {}
@@ -218,17 +189,7 @@ def values_alone(x: da.Array) -> da.Array:
 
 
 def stored_x(x: Any) -> Store | None:
-    """The file whose X this is, whole and unchanged, as :func:`read_lazy` gives it.
-
-    Parameters
-    ----------
-    x
-        Any matrix.
-
-    Returns
-    -------
-    None for a matrix in memory, one that is computed from X, and one that is not CSR.
-    """
+    """The file whose CSR X this is, whole and unchanged, as from :func:`read_lazy`; else None."""
     layer = x.dask.layers.get(x.name) if isinstance(x, da.Array) else None
     if not isinstance(layer, MaterializedLayer):
         return None

@@ -1,14 +1,14 @@
-"""Matrices in Matrix Market's text format, genes x cells or cells x genes, with their lists.
+"""Matrices in Matrix Market's text format, with their lists, written as CSR in bounded memory.
 
-Which axis is cells follows from the lengths of the two lists; of as many cells as genes, from the
-names of the files. Source of the format: Boisvert, Pozo, Remington, "The Matrix Market exchange
-formats", NIST 1996.
+Source of the format: Boisvert, Pozo, Remington, "The Matrix Market exchange formats", NIST 1996.
 """
 
 from __future__ import annotations
 
 import math
+import shutil
 from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -17,17 +17,22 @@ import scipy.sparse as sp
 from scatlas.errors import InputError
 from scatlas.io.files.anndata_checks import check_not_empty
 from scatlas.io.files.read_errors import REMEDY, reading
-from scatlas.io.matrices.matrix_market_loops import squeeze_blanks
-from scatlas.io.matrices.sorted_entries import write_csr
 from scatlas.io.tables.text_lists import open_text
+from scatlas.io.zarr_writer.elements import create_group
+from scatlas.io.zarr_writer.raw_array import RawArray
+from scatlas.kernels.build.numba_cache import njit
 
 if TYPE_CHECKING:
     import io
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
     from scatlas.io.files.text_matrix import TextMatrix
-    from scatlas.io.matrices.sorted_entries import Entries
+
+    # Gene, cell and value of some entries.
+    Entries = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float64]]
 
 # Bytes of text that are parsed at a time; a line that is longer than _LONGEST_LINE is damaged.
 _BLOCK_BYTES, _LONGEST_LINE = 2**24, 2**20
@@ -43,9 +48,8 @@ class _Header(NamedTuple):
 
 
 def convert_matrix_market(files: TextMatrix, store: Path, shape: tuple[int, int]) -> None:
-    """Write a matrix of cells x features as ``X`` of a store without compression.
-
-    The text is read once. The store needs 16 bytes per value, and 28 while entries are sorted.
+    """Write a matrix of cells x features as ``X`` of a store without compression, 16 bytes per
+    value.
     """
     with _opened(files) as (header, entries):
         rows_are_cells = _rows_are_cells(files, header, shape)
@@ -53,11 +57,7 @@ def convert_matrix_market(files: TextMatrix, store: Path, shape: tuple[int, int]
 
 
 def first_cells(files: TextMatrix, shape: tuple[int, int], n_values: int = 2**20) -> sp.csr_matrix:
-    """The first cells of a matrix of cells x features.
-
-    These have about ``n_values`` values. The text is read up to them, or to its end if entries
-    are not ordered by cell.
-    """
+    """The first cells of a matrix of cells x features, with about ``n_values`` values."""
     with _opened(files) as (header, entries):
         rows_are_cells = _rows_are_cells(files, header, shape)
         n_cells = math.ceil(min(1, n_values / max(1, header.n_values)) * shape[0])
@@ -137,9 +137,8 @@ def _read_header(path: Path, stream: io.BufferedReader) -> _Header:
 
 
 def _entries(path: Path, header: _Header, stream: io.BufferedReader) -> Iterator[Entries]:
-    """Yield row and column, both from 0, and value of the entries of a block of text.
-
-    Counts are whole numbers of up to 32 bits, which float64 holds, in whatever form they stand.
+    """Yield row and column, both from 0, and value (counts of 32 bits) of a block of text's
+    entries.
     """
     n_values = 0
     while True:
@@ -195,3 +194,96 @@ def _parse(text: bytes, *, has_values: bool) -> Entries:
     )
     rows, columns, *values = (column.to_numpy() for column in table.columns)
     return rows, columns, values[0] if values else np.ones(table.num_rows)
+
+
+_LINE_START, _IN_FIELD, _BEHIND_FIELD, _IN_COMMENT = range(4)
+
+
+@njit(nogil=True, cache=True)
+def squeeze_blanks(text: NDArray[np.uint8], out: NDArray[np.uint8]) -> int:
+    """Write whole lines with one blank between fields and no comments, and return their size."""
+    n = 0
+    state = _LINE_START
+    for c in text:
+        if c > 32:
+            if state == _LINE_START and c == 37:  # %
+                state = _IN_COMMENT
+            if state == _IN_COMMENT:
+                continue
+            if state == _BEHIND_FIELD:
+                out[n] = 32
+                n += 1
+            out[n] = c
+            n += 1
+            state = _IN_FIELD
+        elif c == 10 or c == 13:  # \n, \r
+            if state in (_IN_FIELD, _BEHIND_FIELD):
+                out[n] = 10
+                n += 1
+            state = _LINE_START
+        elif state == _IN_FIELD:
+            state = _BEHIND_FIELD
+    return n
+
+
+_DTYPES: dict[str, np.dtype] = {
+    "data": np.dtype(np.float64),
+    "indices": np.dtype(np.int32),
+    "cells": np.dtype(np.int32),
+}
+
+
+def write_csr(folder: Path, n_cells: int, blocks: Iterable[Entries]) -> None:
+    """Write the entries as ``X`` of a store, those of a cell in the order of the blocks, which are
+    merged if they do not follow each other, in memory for two blocks and twice the disk.
+    """
+    create_group(folder / "X", {})
+    scratch = folder / "blocks"
+    arrays = {name: RawArray(scratch / name, dtype) for name, dtype in _DTYPES.items()}
+    lengths = np.zeros(n_cells, np.int64)
+    starts, last, in_order = [0], -1, True
+    for genes, cells, values in blocks:
+        if (np.diff(cells) < 0).any():
+            order = np.argsort(cells, kind="stable")
+            genes, cells, values = genes[order], cells[order], values[order]
+        first, previous, last = cells[0], last, cells[-1]
+        in_order &= bool(first >= previous)
+        lengths[first : last + 1] += np.bincount(cells - first)
+        for name, piece in (("data", values), ("indices", genes), ("cells", cells)):
+            arrays[name].append(piece)
+        starts.append(starts[-1] + len(cells))
+    for array in arrays.values():
+        array.close()
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    indptr = RawArray(folder / "X" / "indptr", np.dtype(np.int64))
+    indptr.append(offsets)
+    indptr.close()
+    if in_order:
+        for name in ("data", "indices"):
+            (scratch / name).rename(folder / "X" / name)
+    else:
+        _merge(folder / "X", arrays, starts, offsets)
+    shutil.rmtree(scratch)
+
+
+def _merge(
+    x: Path, blocks: dict[str, RawArray], starts: list[int], offsets: NDArray[np.int64]
+) -> None:
+    """Gather the entries of some cells from all blocks, sort them, and go on to the next cells."""
+    n_values = starts[-1]
+    most = int(np.diff(starts).max())
+    # Ranges of cells with about as many values as a block.
+    edges = np.unique(np.searchsorted(offsets, [*range(0, n_values, most), n_values]))
+    bounds = [
+        begin + np.searchsorted(blocks["cells"].read(begin, end), edges)
+        for begin, end in pairwise(starts)
+    ]
+    out = {name: RawArray(x / name, _DTYPES[name]) for name in ("data", "indices")}
+    for begins, ends in pairwise(np.transpose(bounds)):
+        pieces = [(begin, end) for begin, end in zip(begins, ends, strict=True) if begin < end]
+        cells = np.concatenate([blocks["cells"].read(*piece) for piece in pieces])
+        order = np.argsort(cells, kind="stable")
+        for name, array in out.items():
+            array.append(np.concatenate([blocks[name].read(*piece) for piece in pieces])[order])
+    for array in out.values():
+        array.close()

@@ -13,11 +13,10 @@ from scatlas.blocks import csr
 from scatlas.compute.block_sizes import BYTES_PER_VALUE, block_bytes
 from scatlas.errors import InputError
 from scatlas.io.files.cell_files import DOWNLOAD, CellFiles, ListColumns, RowGroup
+from scatlas.io.files.listing import file_stamp
 from scatlas.io.files.local_zarr import open_store
-from scatlas.io.files.stamps import file_stamp
-from scatlas.io.matrices.find_counts import COUNTS
 from scatlas.io.matrices.layout import StoredMatrix
-from scatlas.io.matrices.source import CountsSource, Sample, Wanted
+from scatlas.io.matrices.source import COUNTS, CountsSource, Sample, Wanted
 from scatlas.io.tables.column_writer import write_frame
 from scatlas.io.tables.parquet_tables import read_genes, write_obs
 from scatlas.io.tables.table import Table

@@ -15,7 +15,6 @@ from scatlas.compute.threads import DEFAULT_BUDGET
 from scatlas.errors import InputError
 from scatlas.io.files.anndata_checks import check_not_empty
 from scatlas.io.files.cell_files import BY_TYPE, ListColumns
-from scatlas.io.matrices.find_counts import COUNTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
     from scatlas.io.matrices.layout import StoredMatrix
     from scatlas.io.tables.table import Table
 
+# What an element holds, in words.
+COUNTS, EXPECTED = "holds raw counts", "holds expected counts"
 # Of a plate, this many blocks of at most 1 MB tell what the counts are, evenly spaced.
 _N_BLOCKS, _BUDGET = 24, 8_000_000
 

@@ -1,7 +1,10 @@
-"""Counts of an h5ad file or Zarr store, or of a file of Cell Ranger or Loom."""
+"""Counts of what HDF5 or Zarr opens, AnnData, Cell Ranger or Loom, and of text matrices, which are
+converted to that; which elements of a file hold counts, by their first values.
+"""
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -17,29 +20,46 @@ from scatlas.io.files.anndata_checks import (
     frame_length,
     is_group,
 )
+from scatlas.io.files.anndata_file import Store, load_filters
 from scatlas.io.files.listing import list_files
 from scatlas.io.files.read_errors import REMEDY, reading
 from scatlas.io.matrices.csr_row_block import RowBlock, row_blocks
-from scatlas.io.matrices.find_counts import matrices, what_matrices_hold
-from scatlas.io.matrices.layout import StoredMatrix, check_indices
-from scatlas.io.matrices.source import CountsSource, Wanted
-from scatlas.io.matrices.transposed import find_transposed, transposed_blocks
-from scatlas.io.tables.cell_ranger import open_cell_ranger
-from scatlas.io.tables.converted_tables import Tables
-from scatlas.io.tables.feature_types import genes_alone
-from scatlas.io.tables.legacy_anndata import open_legacy
-from scatlas.io.tables.loom import is_loom, open_loom
+from scatlas.io.matrices.layout import (
+    StoredMatrix,
+    check_indices,
+    find_transposed,
+    transposed_blocks,
+)
+from scatlas.io.matrices.matrix_market import convert_matrix_market, first_cells, first_values
+from scatlas.io.matrices.source import COUNTS, EXPECTED, CountsSource, Wanted
+from scatlas.io.tables.cell_ranger import cell_ranger_matrices, open_cell_ranger
+from scatlas.io.tables.converted_tables import (
+    Tables,
+    is_legacy,
+    is_loom,
+    loom_key,
+    open_legacy,
+    open_loom,
+)
+from scatlas.io.tables.genes import genes_alone
 from scatlas.io.tables.table import Table
+from scatlas.io.tables.text_lists import write_text_tables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import scipy.sparse as sp
     from numpy.typing import NDArray
 
-    from scatlas.io.files.anndata_file import Store
-    from scatlas.io.files.stored_nodes import StoredGroup
+    from scatlas.io.files.local_zarr import StoredGroup
+    from scatlas.io.files.text_matrix import TextMatrix
 
+# Values, and rows of a dense matrix, by which to tell counts from other numbers.
+_LOOK, _LOOK_ROWS = 10_000, 10
+# Values of a dense matrix in memory at once, to find one that is not 0.
+_MAX_VALUES = 2**22
+# Share of whole numbers among expected counts, at least.
+_WHOLE_SHARE = 0.1
 _ZARR_METADATA = frozenset({"zarr.json", ".zarray", ".zattrs"})
 
 
@@ -123,11 +143,8 @@ class StoreSource(CountsSource):
             return what_matrices_hold(self.path, self._root)
 
     def check_complete(self) -> None:
-        """Refuse a Zarr store that has lost files of values or names.
-
-        They would read as zeros, and as names without a letter. Other arrays are not counted: of a
-        dense matrix, or of a column, a chunk that holds nothing but zeros has no file. A web server
-        lists no files: a store there is not checked.
+        """Refuse a Zarr store that has lost files of values or names, which would read as zeros and
+        "". Of other arrays, a chunk of zeros alone has no file.
         """
         if self._store.kind != "zarr":
             return
@@ -222,3 +239,95 @@ def _check_element(path: str, root: StoredGroup, key: str) -> None:
             "adata.X"
         )
     raise InputError(msg)
+
+
+class TextSource(StoreSource):
+    """Counts of a text matrix, written once to a store in a scratch folder when they are read."""
+
+    def __init__(self, files: TextMatrix, wanted: Wanted) -> None:
+        CountsSource.__init__(self, files.path, wanted)
+        self._files = files
+
+    @cached_property
+    def _root(self) -> Any:
+        self.refuse_elements()
+        convert_matrix_market(self._files, self._folder, self._stored_shape)
+        self._store = Store.find(self._folder)
+        return self._store.open_on(self._stack)
+
+    def _find_tables(self, counts: str) -> Tables:  # noqa: ARG002
+        return write_text_tables(self._files, self._folder)
+
+    def elements(self) -> dict[str, str | InputError]:
+        """What the one matrix holds."""
+        return {"X": kind_of_values(first_values(self._files))}
+
+    def genes_per_cell(self) -> None:
+        """Not known before the text is read."""
+
+    def some_blocks(self, notify: Callable[[str], object]) -> Iterator[sp.csr_matrix]:  # noqa: ARG002
+        """The first cells alone: the text is read up to them."""
+        cells = first_cells(self._files, self._stored_shape)
+        yield self._genes_of(cells, (0, cells.shape[0]))
+
+
+def what_matrices_hold(path: str, root: StoredGroup) -> dict[str, str | InputError]:
+    """What the matrices of an opened file hold, see `what_elements_hold`."""
+    if found := cell_ranger_matrices(root):
+        return {name: _held(path, root, group) for name, group in found.items()}
+    if not is_loom(root) and not is_legacy(root):
+        check_anndata(path, root)
+    held = {name: _held(path, root, key) for key, name in matrices(root).items()}
+    first = ["X", "layers/counts", "raw"]
+    names = sorted(held, key=lambda name: first.index(name) if name in first else len(first))
+    return {name: held[name] for name in names}
+
+
+def matrices(root: StoredGroup) -> dict[str, str]:
+    """Matrices of a file by their keys, as ``source.counts`` names them."""
+    names = {f"layers/{name}": f"layers/{name}" for name in sorted(root.get("layers", {}))}
+    names |= {key: "raw" for key in ("raw/X", "raw.X") if key in root}
+    x = loom_key("X") if is_loom(root) else "X"
+    names |= {x: "X"} if x in root else {}
+    return {k: v for k, v in names.items() if attribute(root[k], "encoding-type") != "null"}
+
+
+def _held(path: str, root: StoredGroup, key: str) -> str | InputError:
+    try:
+        with reading(path, key):
+            load_filters(path, root[key])
+            return kind_of_values(_first_values(root[key], by_column=is_loom(root)))
+    except InputError as error:
+        if isinstance(error.__cause__, PermissionError):
+            raise
+        return error
+
+
+def _first_values(matrix: Any, *, by_column: bool) -> np.ndarray:
+    """Values of the first rows (columns in Loom) that are not all 0."""
+    values = matrix["data"] if is_group(matrix) else matrix
+    n_rows = values.shape[1 if by_column else 0]
+    width = max(1, math.prod(values.shape) // max(1, n_rows))
+    first, step = 0, _LOOK if is_group(matrix) else _LOOK_ROWS
+    while first < n_rows:
+        rows = slice(first, first + step)
+        part = np.asarray(values[:, rows] if by_column else values[rows])
+        if part.any():
+            return part
+        first, step = first + step, max(min(2 * step, _MAX_VALUES // width), step)
+    return np.empty(0)
+
+
+def kind_of_values(values: np.ndarray) -> str:
+    """What values are, in words; expected counts are those of which some are whole numbers."""
+    values = values[values != 0]
+    if not values.size:
+        return "holds no value but 0"
+    if not np.isfinite(values).all():
+        return "holds NaN or infinite values"
+    if (values < 0).any():
+        return "holds negative values"
+    share = float((values == np.rint(values)).mean())
+    if share == 1:
+        return COUNTS
+    return EXPECTED if share > _WHOLE_SHARE else "holds fractional values"

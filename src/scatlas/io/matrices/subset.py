@@ -16,8 +16,7 @@ from scipy import sparse
 from scatlas.blocks import map_in_order
 from scatlas.compute.progress import progress_meter
 from scatlas.compute.threads import n_cores
-from scatlas.io.files.local_zarr import as_zarr_python, open_store
-from scatlas.io.files.row_arrays import open_rows
+from scatlas.io.files.local_zarr import as_zarr_python, open_rows, open_store
 from scatlas.io.matrices.csr_writer import index_dtype
 from scatlas.io.tables.column import Column
 from scatlas.io.zarr_writer.sharded_array import values_per_piece
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike
 
-    from scatlas.io.files.row_arrays import RowArray
-    from scatlas.io.files.stored_nodes import StoredArray, StoredGroup
+    from scatlas.io.files.local_zarr import RowArray, StoredArray, StoredGroup
 
 # Offsets of rows to read at once.
 _OFFSETS = 2**20
@@ -132,9 +130,8 @@ def _take_csr(path: Path, x: StoredGroup, rows: np.ndarray, piece: int) -> spars
 
 
 def _in_spans(take: Callable[[slice], int], n: int, chunk: int, most: int) -> Generator[int]:
-    """Call `take` with ranges of whole chunks, so that no chunk is decoded twice; threads do.
-
-    All ranges at work have `most` values together, or one chunk.
+    """Call `take` with ranges of whole chunks, in threads; those at work have `most` values, or a
+    chunk.
     """
     n_chunks = max(1, most // chunk)
     workers = min(n_cores(), n_chunks)

@@ -25,11 +25,10 @@ from scatlas.io.files.chunk_locations import locate_chunks
 from scatlas.io.files.local_zarr import open_store
 from scatlas.io.files.read_errors import reading
 from scatlas.io.matrices.csr_writer import CsrWriter, in_place
-from scatlas.io.tables.cell_names import UniqueNames
+from scatlas.io.tables.cell_names import SharedCells, UniqueNames
 from scatlas.io.tables.column import Column
 from scatlas.io.tables.column_writer import ColumnWriter, Target
 from scatlas.io.tables.encodings import Stored
-from scatlas.io.tables.shared_cells import SharedCells
 from scatlas.io.tables.table import Table
 from scatlas.io.zarr_writer.elements import DATAFRAME, create_group
 from scatlas.io.zarr_writer.node_metadata import is_storable
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from scatlas._util.gene_lists import GeneRule
-    from scatlas.io.files.stored_nodes import StoredArray, StoredGroup
+    from scatlas.io.files.local_zarr import StoredArray, StoredGroup
 
 logger = logging.getLogger(__name__)
 
@@ -249,9 +248,8 @@ class _Plate:
 
 
 class _Obs:
-    """The merged obs table.
-
-    All errors and notices are found before the counts are copied, which may take hours.
+    """The merged obs table; its errors are found before the counts are copied, which may take
+    hours.
     """
 
     def __init__(

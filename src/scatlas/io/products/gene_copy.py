@@ -1,7 +1,5 @@
-"""The gene-major copy of an atlas: X once more, gene after gene, in a store beside the atlas.
-
-One gene of a CSR matrix is spread over all its chunks. Here the values of a gene lie together, in
-one or a few chunks.
+"""The gene-major copy of an atlas beside it, in which a gene's values lie together: writer and
+reader.
 """
 
 from __future__ import annotations
@@ -10,7 +8,7 @@ import os
 import shutil
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +19,12 @@ from scatlas._util.byte_sizes import parse_bytes
 from scatlas.compute.progress import progress_meter
 from scatlas.compute.threads import n_threads
 from scatlas.errors import InputError
+from scatlas.io.files.anndata_file import Store
 from scatlas.io.files.atomic import atomic_path
 from scatlas.io.files.checksums import checksum
+from scatlas.io.files.listing import filesystem
 from scatlas.io.files.local_zarr import WRITER_ATTRIBUTE, open_store
+from scatlas.io.files.read_errors import reading
 from scatlas.io.matrices.csr_writer import index_dtype
 from scatlas.io.matrices.lazy import read_matrix
 from scatlas.io.products.assemble_atlas import place
@@ -48,6 +49,9 @@ from scatlas.kernels.counts.transpose_cpu import by_gene, copy_segments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
 # Name of the copy, beside the atlas.
 NAME = "by_gene.zarr"
 # Attribute of the copy's X: checksum of the X that it was made from.
@@ -150,25 +154,13 @@ class _Range:
 
 @dataclass(frozen=True)
 class _Segments:
-    """Values of all row blocks in a file, block after block and in each gene after gene.
-
-    Attributes
-    ----------
-    data, rows
-        Files of the values, and of their rows in the block (uint32).
-    dtype
-        Of the values.
-    counts
-        Values by block and gene, int64 ``[n_blocks, n_genes]``.
-    first_rows
-        Number of the first cell of each block, int64 ``[n_blocks]``.
-    """
+    """Values of all row blocks in a file, block after block and in each gene after gene."""
 
     data: Path
-    rows: Path
+    rows: Path  # of the values in their block, uint32
     dtype: np.dtype
-    counts: np.ndarray
-    first_rows: np.ndarray
+    counts: np.ndarray  # values by block and gene, int64 [n_blocks, n_genes]
+    first_rows: np.ndarray  # number of the first cell of each block, int64 [n_blocks]
 
     @cached_property
     def _block_starts(self) -> np.ndarray:
@@ -195,9 +187,8 @@ class _Segments:
         return int(self.counts.sum())
 
     def ranges(self, limit: int) -> Iterator[_Range]:
-        """Divide the values, gene after gene, into ranges of at most ``limit`` of them.
-
-        A gene with more is divided by blocks; one block of a gene is never divided.
+        """Divide the values, gene after gene, into ranges of at most ``limit``; one block of a gene
+        stays whole.
         """
         totals = self.counts.sum(axis=0)
         n_blocks = len(self.counts)
@@ -264,3 +255,64 @@ def _read(file: Any, dtype: np.dtype, first: int, n: int) -> np.ndarray:
             raise OSError(msg)
         done += done_now
     return values
+
+
+@dataclass(frozen=True)
+class GeneCopy:
+    """A gene-major copy, opened."""
+
+    path: str
+    shape: tuple[int, int]  # cells, genes
+    _data: Any
+    _cells: Any
+    _indptr: Any
+
+    def read(self, gene: int) -> NDArray[Any]:
+        """Values of a gene, by its number, for all cells: ``[n_cells]``, the type of X."""
+        with reading(self.path, f"gene {gene} of X"):
+            begin, end = (int(offset) for offset in self._indptr[gene : gene + 2])
+            values = np.zeros(self.shape[0], self._data.dtype)
+            values[self._cells[begin:end]] = self._data[begin:end]
+        return values
+
+
+def find_gene_copy(atlas: Store) -> GeneCopy | str:
+    """Open the gene-major copy beside an atlas, or another store with its X; or the reason why
+    there is none, as a part of a sentence.
+    """
+    path = _path_beside(atlas.path)
+    if atlas.kind != "zarr":
+        return f"{atlas.path} is no Zarr store"
+    if not _is_store(path):
+        return f"{path} does not exist"
+    return _open(atlas, Store.find(path))
+
+
+@lru_cache(maxsize=16)
+def _open(atlas: Store, copy: Store) -> GeneCopy | str:
+    """Open a copy after a check that it is of this X; the stamps in both change with the files."""
+    with atlas.open() as root:
+        shape = tuple(root["X"].attrs["shape"])
+    with copy.open() as root, reading(copy.path, "X"):
+        x = root["X"]
+        is_same = tuple(x.attrs["shape"]) == shape and (
+            # Of a store at an address, the checksum would need a request for each chunk.
+            atlas.is_url or x.attrs[SOURCE_CHECKSUM] == checksum(Path(atlas.path) / "X")
+        )
+        if not is_same:
+            return f"{copy.path} is the copy of another X"
+        return GeneCopy(copy.path, (shape[0], shape[1]), x["data"], x["indices"], x["indptr"])
+
+
+def _path_beside(atlas: str) -> str:
+    if "://" in atlas:
+        return f"{atlas.rstrip('/').rpartition('/')[0]}/{NAME}"
+    return str(Path(atlas).absolute().parent / NAME)
+
+
+def _is_store(path: str) -> bool:
+    if "://" not in path:
+        return Path(path, "zarr.json").is_file()
+    files, inner = filesystem(path)
+    with reading(path, "the address"):
+        return bool(files.exists(f"{inner}/zarr.json"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from contextlib import closing
 from functools import partial
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -20,9 +19,9 @@ from scatlas.io.files.checksums import values_digest
 from scatlas.io.files.read_errors import REMEDY
 from scatlas.io.matrices.counts_source import gene_names, open_counts
 from scatlas.io.matrices.csr_writer import CsrWriter, in_place
-from scatlas.io.products.load_moments import PlateMoments, qc_metrics
-from scatlas.io.products.rounded_values import HOW_TO_ROUND, RoundedValues
-from scatlas.io.tables.mitochondrial import mitochondrial_genes, why_bound_cannot_act
+from scatlas.io.products.load_statistics import HOW_TO_ROUND, LoadStatistics, RoundedValues
+from scatlas.io.products.moments_store import PlateMoments
+from scatlas.io.tables.genes import mitochondrial_genes, why_bound_cannot_act
 from scatlas.io.tables.table import GENE_METRICS, METRICS
 from scatlas.kernels import COUNT_DTYPES
 from scatlas.kernels.counts.check_cpu import MAX_COUNT, CheckedCounts, Problem, check_counts
@@ -35,14 +34,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from scatlas.io.matrices.source import CountsSource, Sample
-    from scatlas.io.products.load_moments import KeptCells
+    from scatlas.io.products.moments_store import KeptCells
     from scatlas.io.tables.table import Table
 
 logger = logging.getLogger(__name__)
-
-
-# Droplets without a cell have fewer genes; so have cells of a panel with fewer than _MANY_GENES.
-_FEW_GENES, _MANY_GENES = 10, 1_000
 
 
 class _Notices(list[str]):
@@ -130,7 +125,7 @@ def load_plate(
         nothing here, but a plate without mitochondrial genes, where it could not act, is refused.
     kept_cells
         Called as `check_obs`; returns which cells of a block a later step will keep
-        (:data:`scatlas.io.products.load_moments.KeptCells`).
+        (:data:`scatlas.io.products.moments_store.KeptCells`).
     moments
         File to write, with the moments per gene of these cells
         (:func:`scatlas.io.products.moments_store.write_moments`). Only with `kept_cells`.
@@ -182,7 +177,7 @@ def load_plate(
         mt = _mitochondrial(as_given, mt_prefix, gene_names, mt_bound, notices)
 
         of_kept = PlateMoments(kept_cells(obs)) if kept_cells else None
-        tally = _LoadStatistics(counts.shape[1], of_kept)
+        tally = LoadStatistics(counts.shape[1], of_kept)
         rounded = RoundedValues(rounds=fractional == "round")
         checked = partial(_checked_blocks, counts, budget, obs, genes, mt, tally, notices, rounded)
         with (
@@ -196,7 +191,7 @@ def load_plate(
                 writer.append_checked(block.counts, block.indices, block.highest)
                 writer.append_rows(tally.add(block))
             notices.add_new(counts.notices)  # some become known with the values
-            tally.tell(counts.matrix.key, notices, rounded)
+            tally.tell(counts.matrix.key, notices.add, rounded)
             cell_metrics, gene_metrics = tally.cell_metrics(), tally.gene_metrics(mt)
             _note_replaced("obs", obs.columns, cell_metrics, notices)
             _note_replaced("var", var.columns, gene_metrics, notices)
@@ -222,86 +217,6 @@ def load_plate(
         **rounded.facts(),
         "notices": list(notices),
     }
-
-
-class _LoadStatistics:
-    """What the pass over the blocks adds up.
-
-    The threads that check blocks add the sums of genes, in any order; the rest follows the order of
-    the blocks.
-    """
-
-    def __init__(self, n_genes: int, of_kept: PlateMoments | None) -> None:
-        self._of_kept = of_kept
-        self.totals: list[np.ndarray] = []
-        self.masked: list[np.ndarray] = []
-        self.n_genes: list[np.ndarray] = []
-        self.per_gene = np.zeros((n_genes, 2), np.int64)
-        self._lock = Lock()
-        self.n_values = self.max_count = self.n_unsorted = self.n_zeros = 0
-
-    def add_genes(self, number: int, first: int, block: CheckedCounts) -> None:
-        """Add the sums of genes of a block, whose first cell is ``first`` of the plate."""
-        with self._lock:
-            self.per_gene += block.per_gene
-        if self._of_kept:
-            self._of_kept.add(number, first, block)
-
-    def add(self, block: CheckedCounts) -> np.ndarray:
-        """Count a block that follows those before; returns the genes per cell."""
-        n_genes = np.diff(block.indptr)
-        self.totals.append(block.totals)
-        self.masked.append(block.masked)
-        self.n_genes.append(n_genes)
-        self.n_values += block.counts.size
-        self.max_count = max(self.max_count, block.highest)
-        self.n_unsorted += block.n_unsorted
-        self.n_zeros += block.n_zeros
-        return n_genes
-
-    @property
-    def n_stored(self) -> int:
-        """Values of the file, with zeros."""
-        return self.n_values + self.n_zeros
-
-    @property
-    def total(self) -> int:
-        """Sum of all counts."""
-        return int(self.per_gene[:, 0].sum())
-
-    @property
-    def n_empty(self) -> int:
-        """Cells without counts."""
-        return sum(int((totals == 0).sum()) for totals in self.totals)
-
-    def cell_metrics(self) -> dict[str, np.ndarray]:
-        """Columns of obs."""
-        totals, mt = np.concatenate(self.totals), np.concatenate(self.masked)
-        return qc_metrics(totals, np.concatenate(self.n_genes), mt)
-
-    def gene_metrics(self, mt: np.ndarray) -> dict[str, np.ndarray]:
-        """Columns of var."""
-        totals, n_cells = self.per_gene.T
-        return dict(zip(GENE_METRICS, (mt, n_cells.copy(), totals.copy()), strict=True))
-
-    def tell(self, key: str, notices: _Notices, rounded: RoundedValues) -> None:
-        """Say what was mended, and what is odd."""
-        if self.n_unsorted:
-            notices.add(f"{key}/indices of {self.n_unsorted:,} cells were not sorted: sorted")
-        if self.n_zeros:
-            notices.add(f"{key} held {self.n_zeros:,} stored zeros: dropped")
-        if notice := rounded.notice(key, self.n_stored, self.total):
-            notices.add(notice)
-        if self.n_empty:
-            notices.add(f"{self.n_empty:,} cells have no counts")
-        n_few = sum(int((n < _FEW_GENES).sum()) for n in self.n_genes)
-        n_cells = sum(map(len, self.n_genes))
-        if 2 * n_few > n_cells and len(self.per_gene) >= _MANY_GENES:
-            notices.add(
-                f"{100 * n_few / n_cells:.0f}% of the {n_cells:,} barcodes have fewer than "
-                f"{_FEW_GENES} genes, as in an unfiltered matrix: set qc.min_genes, or give the "
-                "filtered matrix"
-            )
 
 
 def _check_unique(path: str, names: pd.Index) -> None:
@@ -361,7 +276,7 @@ def _checked_blocks(
     cells: Table,
     genes: pd.Index,
     mt: np.ndarray,
-    tally: _LoadStatistics,
+    tally: LoadStatistics,
     notices: _Notices,
     rounded: RoundedValues,
     pool: ThreadPoolExecutor,

@@ -104,23 +104,14 @@ def _files(path: Path, name: str) -> dict[str, _Record]:
 
 @dataclass
 class _Target:
-    """Files at an address, and what is known of their content.
+    """Files at an address, and what is known of their content."""
 
-    Attributes
-    ----------
-    files, root
-        fsspec's file system, and the path in it.
-    found
-        Size and tag of the files that are there, by path.
-    known
-        Digest of files with this path, size and tag: of uploads by this machine.
-    """
-
-    files: Any
+    files: Any  # fsspec's file system
     root: str
     address: str
     journal: Path
-    found: dict[str, tuple[int, str]]
+    found: dict[str, tuple[int, str]]  # size and tag of the files that are there, by path
+    # Digest of files with this path, size and tag: of uploads by this machine.
     known: dict[tuple[str, int, str], str]
     _lock: Lock = field(default_factory=Lock)
 

@@ -1,12 +1,19 @@
-"""Cell names made unique, in one table or across plates, without holding them all."""
+"""Names of cells: made unique without holding them all, and plates that hold the same cells.
+
+The smallest hashes of a set are a random sample of it (Broder, Compression and Complexity of
+Sequences 1997). The hash of a cell is that of its name and its number of genes: wells give other
+cells the same name. Of long barcodes the name says enough; CellBender changes the number of genes.
+"""
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections import deque
 from typing import TYPE_CHECKING
 
 import numpy as np
+import scipy.sparse as sp
 
 from scatlas.blocks import map_in_order
 from scatlas.compute.threads import n_cores
@@ -14,9 +21,13 @@ from scatlas.errors import InputError
 from scatlas.io.chunks.encoded_text import EncodedText
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from numpy.typing import NDArray
 
     from scatlas.io.tables.column import Column
+
+    _Samples = dict[str, NDArray[np.uint64]]
 
 # The hashes are sorted one part at a time, by their highest bits.
 _PARTS = 16
@@ -25,29 +36,17 @@ _PARTS_AT_ONCE = 4
 
 
 class UniqueNames:
-    """Names of the cells of several plates, with a suffix where they occur on more than one.
+    """Names of the cells of several plates, unique on each, with a suffix where they occur on more
+    than one.
 
-    A name that occurs on several plates becomes ``{name}-{plate}`` on each of them, as
-    ``anndata.concat(..., index_unique="-")`` names all cells. If another cell has
-    that name already, the renamed cell gets the first free number as well, as
-    ``AnnData.obs_names_make_unique`` does: ``{name}-{plate}-1``. All other cells keep their names.
+    A name that occurs on several plates becomes ``{name}-{plate}`` on each but ``keep``, as
+    ``anndata.concat(..., index_unique="-")`` names all cells; if another cell has that name
+    already, the renamed cell gets the first free number as well, as from
+    ``AnnData.obs_names_make_unique``.
 
-    Names are compared by 64-bit hashes (:meth:`EncodedText.hashes`), 16 bytes per cell in memory
-    instead of a Python string each; one byte per cell stays. Each number takes 100 bytes more.
-    Among 100 million names two different ones share a hash with a probability of 3e-4; both would
-    get their suffix then, which is harmless.
-
-    Parameters
-    ----------
-    columns
-        The names on each plate, as text; unique within a plate.
-    keep
-        Plate whose cells keep their names in any case.
-
-    Raises
-    ------
-    InputError
-        A name occurs twice on one plate.
+    Names are compared by 64-bit hashes, 16 bytes per cell in memory; one byte per cell stays. Among
+    100 million names two different ones share a hash with a probability of 3e-4; both would get
+    their suffix then, which is harmless.
     """
 
     def __init__(self, columns: Mapping[str, Column], *, keep: str | None = None) -> None:
@@ -110,12 +109,8 @@ class UniqueNames:
         deque(map_in_order(fill, len(spans), workers=n_cores()), maxlen=0)
 
     def _shared(self, hashes: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Cells that share their name with another cell, in parts.
-
-        Yields
-        ------
-        Rows of these cells in groups of one name, in each group the cell with its original name
-        first and the others in order; and a mask of the first row of each group.
+        """Yield, in parts, the cells that share their name with another: rows in groups of one
+        name, the cell with its original name first; and a mask of the first row of each group.
         """
         part_of = np.empty(hashes.size, np.uint8)
         np.right_shift(hashes, np.uint64(60), out=part_of, casting="unsafe")
@@ -171,19 +166,9 @@ class UniqueNames:
 
 
 class NumberedNames:
-    """Row names of a table, made unique as AnnData does: a second ``A`` becomes ``A-1``.
-
-    The same names as ``anndata.utils.make_index_unique``: a repeated name gets the next number
-    that makes a name of no other row. Duplicates are searched on first use, or while
-    :meth:`stored` yields the names. The search takes 9 bytes per row; each row that gets a number
-    takes 16 bytes more, and each duplicate name some 200.
-
-    Parameters
-    ----------
-    names
-        Function that returns the names of rows ``lo`` to ``hi``.
-    spans
-        Ranges of rows to read at once, in order.
+    """Row names of a table, made unique as ``anndata.utils.make_index_unique`` does: a second ``A``
+    becomes ``A-1``. Duplicates are searched on first use, or while :meth:`stored` yields the names,
+    in 9 bytes per row.
     """
 
     def __init__(
@@ -294,3 +279,72 @@ def _hash_of(name: str) -> int:
 def _holds(ascending: np.ndarray, value: int) -> bool:
     at = int(np.searchsorted(ascending, np.uint64(value)))
     return at < ascending.size and int(ascending[at]) == value
+
+
+# Hashes per plate, and genes per cell: empty droplets have fewer, and many have the same number.
+_MAX_HASHES, _MIN_GENES = 4096, 10
+# Share and number of the sampled cells that another plate has.
+_SHARE, _MIN_CELLS = 0.9, 10
+_BARCODE = re.compile("[ACGT]{14}")
+_REMEDY = "remove one of the two from the plate sheet"
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+
+
+class SharedCells:
+    """Samples of the cells of all plates so far: 66 kB each."""
+
+    def __init__(self) -> None:
+        self._cells: _Samples = {}
+        self._barcodes: _Samples = {}
+
+    def add(self, plate: str, cells: Iterable[tuple[EncodedText, NDArray[np.integer]]]) -> None:
+        """Add a plate: names and numbers of genes of its cells, in pieces."""
+        for names, n_genes in cells:
+            hashes, filled = names.hashes(), n_genes >= _MIN_GENES
+            mixed = hashes ^ (n_genes.astype(np.uint64) * _MIX)
+            _keep(self._cells, plate, mixed[filled])
+            if len(names) and _BARCODE.search(names[:1].decode()[0]):
+                _keep(self._barcodes, plate, hashes[filled])
+
+    def sentences(self) -> dict[str, str]:
+        """A sentence by the plate nearly all of whose cells another plate has."""
+        said = {
+            part: f"plate {part}: nearly all of its barcodes are on plate {whole}, too: if these "
+            f"are the same cells, {_REMEDY}"
+            for part, whole in _pairs(self._barcodes)
+        }
+        return said | {
+            part: f"plate {part}: nearly all of its cells are on plate {whole}, too, with the same "
+            f"names and numbers of genes: {_REMEDY}"
+            for part, whole in _pairs(self._cells)
+        }
+
+
+def _keep(samples: _Samples, plate: str, hashes: NDArray[np.uint64]) -> None:
+    before = samples.get(plate, np.empty(0, np.uint64))
+    if before.size == _MAX_HASHES:  # sort the few that can be among the smallest
+        hashes = hashes[hashes < before[-1]]
+    samples[plate] = np.union1d(before, hashes)[:_MAX_HASHES]
+
+
+def _pairs(samples: _Samples) -> list[tuple[str, str]]:
+    """Plates nearly all of whose cells another plate has, each with that one."""
+    plates, hashes = [*samples], [*samples.values()]
+    if not plates:
+        return []
+    rows = np.repeat(np.arange(len(plates)), [sample.size for sample in hashes])
+    distinct, columns = np.unique(np.concatenate(hashes), return_inverse=True)
+    shape = len(plates), distinct.size
+    held = sp.csr_matrix((np.ones(rows.size, np.int32), (rows, columns)), shape)
+    shared = (held @ held.T).tocoo()
+    inside = set()
+    for part, whole, n in zip(shared.row, shared.col, shared.data, strict=True):
+        other = hashes[whole]
+        # Hashes above the largest of a full sample may be of the plate and not in the sample.
+        upto = other[-1] if other.size == _MAX_HASHES else np.iinfo(np.uint64).max
+        n_cells = np.searchsorted(hashes[part], upto, "right")
+        if part != whole and n_cells >= _MIN_CELLS and n >= _SHARE * n_cells:
+            inside.add((part, whole))
+    # Of two equal plates the second is named.
+    named = sorted(pair for pair in inside if pair[0] > pair[1] or pair[::-1] not in inside)
+    return [(plates[part], plates[whole]) for part, whole in named]

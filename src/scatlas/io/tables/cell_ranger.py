@@ -1,9 +1,8 @@
 """Cells and genes of matrices that 10x Genomics' Cell Ranger has written, as obs and var.
 
 Cell Ranger 3 and later write ``/matrix`` with ``features``, Cell Ranger 1 and 2 a group per genome
-with ``genes`` and ``gene_names``. Both are CSC matrices of features x barcodes, which is CSR of
-cells x genes. Source of the layouts: 10x Genomics, "Feature-Barcode Matrices (HDF5 format)"; of the
-names of the columns: :func:`scanpy.read_10x_h5`.
+with ``genes`` and ``gene_names``. Source of the layouts: 10x Genomics, "Feature-Barcode Matrices
+(HDF5 format)"; of the names of the columns: :func:`scanpy.read_10x_h5`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from scatlas.io.files.anndata_checks import is_group
 from scatlas.io.files.local_zarr import open_store
 from scatlas.io.files.read_errors import reading
 from scatlas.io.tables.converted_tables import Tables
-from scatlas.io.tables.feature_types import (
+from scatlas.io.tables.genes import (
     GENE_EXPRESSION,
     genes_of_types,
     numbers_of,
@@ -38,10 +37,8 @@ _PARTS = {"barcodes", "data", "indices", "indptr", "shape"}
 
 
 def cell_ranger_matrices(root: Any) -> dict[str, str]:
-    """Groups of the matrices in a file of Cell Ranger, as ``source.counts`` names them.
-
-    One matrix is ``X``. Cell Ranger 2 writes one per genome, with its own cells: of several, each
-    is ``genome/NAME``, that with most cells first. Empty for other files.
+    """Groups of the matrices in a file of Cell Ranger, as ``source.counts`` names them: one is
+    ``X``, of several, one per genome, each is ``genome/NAME``, that with most cells first.
     """
     if not isinstance(root, h5py.File) or {"obs", "var"} <= set(root):
         return {}
@@ -115,11 +112,8 @@ def write_tables(
     barcodes: Iterable[np.ndarray] | pd.DataFrame,
     features: Features,
 ) -> Tables:
-    """Write barcodes, in pieces or as obs, and features as obs and var into a Zarr store.
-
-    Genes are named by their symbols, as in :func:`scanpy.read_10x_h5`; repeated ones get a number,
-    as AnnData gives them. Their columns are ``gene_ids``, ``feature_types`` and, where it is known,
-    ``genome``.
+    """Write barcodes, in pieces or as obs, and features as obs and var into a Zarr store; genes are
+    named by their symbols, repeated ones with a number.
     """
     from anndata.utils import make_index_unique
 

@@ -1,7 +1,5 @@
-"""The obs table of an AnnData file, one column at a time and a range of rows at a time.
-
-A merged atlas has 100 million rows, and its table does not fit where its blocks do. A `Column`
-reads ranges; a `ColumnWriter` (`scatlas.io.tables.column_writer`) appends them.
+"""The obs table of an AnnData file, one column and one range of rows at a time, as values or codes:
+the table of an atlas does not fit where its blocks do.
 """
 
 from __future__ import annotations
@@ -18,14 +16,15 @@ from scatlas.io.chunks.encoded_text import EncodedText
 from scatlas.io.files.anndata_checks import attribute
 from scatlas.io.files.local_zarr import LocalArray
 from scatlas.io.files.read_errors import REMEDY, reading
-from scatlas.io.tables.encodings import InHDF5, Stored, element_of, read_column
-from scatlas.io.tables.storable_columns import as_text
+from scatlas.io.tables.encodings import InHDF5, Stored, as_text, element_of, read_column
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from scatlas.io.files.stored_nodes import StoredGroup
+    from numpy.typing import NDArray
+
+    from scatlas.io.files.local_zarr import StoredGroup
     from scatlas.io.tables.encodings import Kind
 
 # Rows in memory at once, or one chunk of the file if that is more: 2^15 names take about 2.5 MB as
@@ -42,13 +41,7 @@ _EXACT = 2**53
 
 @dataclass(frozen=True)
 class Column:
-    """A column of an AnnData table on disk.
-
-    Attributes
-    ----------
-    path, element
-        File and element in it, for messages.
-    """
+    """A column of an AnnData table on disk; path and element are for messages."""
 
     path: str
     element: str
@@ -56,13 +49,7 @@ class Column:
 
     @classmethod
     def open(cls, path: Path | str, table: StoredGroup, name: str) -> Column:
-        """Open a column that is to be merged.
-
-        Raises
-        ------
-        InputError
-            Its encoding has no place in a merged table.
-        """
+        """Open a column that is to be merged; one of another kind is refused."""
         column = cls.find(path, table, name)
         if column is None:
             encoding = attribute(table[name], "encoding-type")
@@ -75,13 +62,7 @@ class Column:
 
     @classmethod
     def find(cls, path: Path | str, table: StoredGroup, name: str) -> Column | None:
-        """Open a column of an ``h5py.Group`` or ``zarr.Group``; None if it is of another kind.
-
-        Raises
-        ------
-        InputError
-            It is not there, or its categories cannot be read.
-        """
+        """Open a column of an ``h5py.Group`` or ``zarr.Group``; None if it is of another kind."""
         element = element_of(table, name)
         with reading(str(path), element):
             stored = Stored.find(table, name)
@@ -119,13 +100,7 @@ class Column:
         return self.kind == "text" or is_labelled
 
     def values(self, lo: int, hi: int) -> np.ndarray:
-        """Rows ``lo`` to ``hi``: numbers, text as ``object``, codes of categories (-1: a gap).
-
-        Raises
-        ------
-        InputError
-            They cannot be decoded, or a code is that of no category.
-        """
+        """Rows ``lo`` to ``hi``: numbers, text as ``object``, codes of categories (-1: a gap)."""
         with reading(self.path, self.element):
             values = np.asarray(self._stored.values[lo:hi]).astype(self.dtype, copy=False)
             if self.kind == "categorical" and values.size:
@@ -172,25 +147,15 @@ class Column:
         return EncodedText.encode(self.text(lo, hi)) if texts is None else texts
 
     def check(self) -> None:
-        """Decode everything once.
-
-        Raises
-        ------
-        InputError
-            As `values`.
-        """
+        """Decode everything once."""
         for lo, hi in self.spans(wide=True):
             self.values(lo, hi)
             if self._stored.mask is not None:
                 self.gaps(lo, hi)
 
     def spans(self, *, wide: bool = False) -> Iterator[tuple[int, int]]:
-        """Ranges of rows that are read at once, in order; no chunk is in two of them.
-
-        Parameters
-        ----------
-        wide
-            More rows at once, unless they are text: for what makes no text of them.
+        """Ranges of rows that are read at once, in order; no chunk is in two of them. ``wide`` is
+        for what makes no text of the rows.
         """
         rows = ROWS if self.kind == "text" or not wide else ROWS * _NUMBERS
         step = max(1, rows // self._stored.chunk) * self._stored.chunk
@@ -223,11 +188,7 @@ class Column:
         return True
 
     def take(self, rows: np.ndarray | None = None) -> Any:
-        """Return rows (sorted, int64; all by default) as the array that pandas keeps in a column.
-
-        Those are: ``numpy.ndarray`` of numbers, or of ``object`` for text; ``pandas.Categorical``;
-        and pandas' arrays with a mask for numbers and text with gaps.
-        """
+        """Rows (sorted, int64; all by default) as the array that pandas keeps in a column."""
         if self.is_plain_text and rows is not None:
             # Few rows of many become Python strings.
             texts = (self.encoded_text(lo, hi)[at] for lo, hi, at in pieces(self.spans(), rows))
@@ -266,9 +227,8 @@ def texts(column: Column | InMemoryColumn) -> Iterable[str]:
 def pieces(
     spans: Iterator[tuple[int, int]], rows: np.ndarray | None
 ) -> Iterator[tuple[int, int, slice | np.ndarray]]:
-    """Ranges of rows, each with an index of the requested rows within it.
-
-    Ranges without any of ``rows`` (sorted, int64) are left out; None wants all.
+    """Ranges with any of ``rows`` (sorted, int64; None wants all), each with an index of these in
+    it.
     """
     for lo, hi in spans:
         if rows is None:
@@ -281,10 +241,7 @@ def pieces(
 
 @dataclass(frozen=True)
 class InMemoryColumn:
-    """A column of a type that anndata must read as a whole: dates, bytes and rarer types.
-
-    The interface of `Column`, as far as a `scatlas.io.tables.table.Table` needs it.
-    """
+    """A column of a type that anndata must read as a whole: dates, bytes and rarer types."""
 
     path: str
     element: str
@@ -324,13 +281,7 @@ def aligned(column: Column | InMemoryColumn, rows: np.ndarray) -> InMemoryColumn
 
 
 def open_column(path: str, table: StoredGroup, name: str, n_rows: int) -> Column | InMemoryColumn:
-    """Open a column of a table with ``n_rows`` rows.
-
-    Raises
-    ------
-    InputError
-        It is not there, or has another length.
-    """
+    """Open a column of a table with ``n_rows`` rows; one of another length is refused."""
     column = Column.find(path, table, name)
     if column is None:
         read = partial(read_column, table, name)
@@ -342,3 +293,39 @@ def open_column(path: str, table: StoredGroup, name: str, n_rows: int) -> Column
         )
         raise InputError(msg)
     return column
+
+
+@dataclass(frozen=True)
+class ColumnCodes:
+    """A column as codes of its distinct values, whose ``names`` are categories in their own order
+    (also those that no row has), or other values in ascending order.
+    """
+
+    column: Column
+    names: list[str]
+    _values: pd.Index | None  # None: the column stores codes itself
+
+    @classmethod
+    def open(cls, column: Column, *, most: int | None = None) -> ColumnCodes | None:
+        """Find the distinct values, for which other columns than categories are read once; None if
+        such a column has more than ``most`` values.
+        """
+        if column.kind == "categorical":
+            return cls(column, column.categories.astype(str).tolist(), None)
+        found = pd.Index([], dtype=column.dtype)
+        for lo, hi in column.spans(wide=True):
+            values = column.values(lo, hi)[~column.gaps(lo, hi)]
+            found = found.append(pd.Index(pd.unique(values))).unique()
+            if most is not None and len(found) > most:
+                return None
+        found = found.sort_values()
+        return cls(column, found.astype(str).tolist(), found)
+
+    def read(self, lo: int, hi: int) -> NDArray[np.int64]:
+        """Codes of rows ``lo`` to ``hi``, int64; -1 where there is no value."""
+        values = self.column.values(lo, hi)
+        if self._values is None:
+            return values.astype(np.int64)
+        codes = self._values.get_indexer(values).astype(np.int64)
+        codes[self.column.gaps(lo, hi)] = -1
+        return codes

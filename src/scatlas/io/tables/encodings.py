@@ -1,7 +1,8 @@
-"""How AnnData stores a column of a table, in HDF5 and Zarr, now and in old versions."""
+"""How AnnData stores a column of a table, now and in old versions; names and types it can write."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -12,11 +13,14 @@ import pandas as pd
 
 from scatlas.io.files.anndata_checks import attribute, for_anndata
 from scatlas.io.files.chunk_locations import read_without_plugins
+from scatlas.io.zarr_writer.node_metadata import MAX_NAME, is_storable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from scatlas.io.chunks.chunked_array import ChunkedArray
     from scatlas.io.chunks.encoded_text import EncodedText
-    from scatlas.io.files.stored_nodes import StoredGroup
+    from scatlas.io.files.local_zarr import StoredGroup
 
 Kind = Literal["number", "text", "categorical", "nullable"]
 
@@ -45,36 +49,22 @@ NO_CATEGORIES = np.empty(0, object)
 
 
 class Stored(NamedTuple):
-    """Place and type of the values of a column.
-
-    Attributes
-    ----------
-    kind, dtype, n_rows, categories, ordered
-        As in `scatlas.io.tables.column.Column`.
-    values
-        What to slice for them: numbers, text, or codes.
-    mask
-        What to slice for the gaps, bool; None where these are marked otherwise.
-    chunk
-        Rows that the file decodes at once; 1 where any range can be read.
+    """Place and type of the values of a column; the rest is as in
+    `scatlas.io.tables.column.Column`.
     """
 
     kind: Kind
     dtype: np.dtype
     n_rows: int
-    values: Any
-    chunk: int
-    mask: Any = None
+    values: Any  # what to slice for numbers, text, or codes
+    chunk: int  # rows that the file decodes at once; 1 where any range can be read
+    mask: Any = None  # what to slice for the gaps, bool; None where these are marked otherwise
     categories: np.ndarray = NO_CATEGORIES
     ordered: bool = False
 
     @classmethod
     def find(cls, table: StoredGroup, name: str) -> Stored | None:
-        """Look at a column of an ``h5py.Group`` or ``zarr.Group``; None if it is of another kind.
-
-        Whatever the libraries raise is passed on, and what pandas raises for categories that are
-        missing or equal.
-        """
+        """Look at a column of an ``h5py.Group`` or ``zarr.Group``; None for another kind."""
         elem = table[name]
         encoding = encoding_of(elem)
         if (old := _old_labels(table, name)) is not None or encoding == _CATEGORICAL:
@@ -198,3 +188,57 @@ def _categorical(elem: Any, old: Any) -> tuple[Any, Any, bool]:
     if old is None:
         return elem["codes"], elem["categories"], attribute(elem, "ordered") in ("True", "1")
     return elem, old, bool(old.attrs.get("ordered", False))
+
+
+def storable_names(
+    columns: Iterable[Any], name: str, notify: Callable[[str], None]
+) -> dict[Any, str]:
+    """Names under which columns of the table ``name`` are stored; those that cannot be are left
+    out.
+    """
+    columns = list(columns)
+    names = {column: _shortened(str(column).replace("/", "_")) for column in columns}
+    taken = set(columns)
+    for old, fresh in list(names.items()):
+        if not is_storable(fresh):
+            del names[old]
+            notify(f"{name}[{old!r}] was dropped: its name cannot be stored")
+        elif fresh != old and fresh in taken:
+            del names[old]
+            notify(f"{name}[{old!r}] was dropped: its name cannot be stored and {fresh!r} exists")
+        elif fresh != old:
+            taken.add(fresh)
+            notify(f"{name}[{old!r}] was renamed to {fresh!r}: AnnData stores no such names")
+    return names
+
+
+def _shortened(name: str) -> str:
+    """The beginning of a name that is too long for a folder."""
+    encoded = os.fsencode(name)
+    return name if len(encoded) <= MAX_NAME else encoded[:MAX_NAME].decode(errors="ignore")
+
+
+def text_notice(name: str, column: Any, dtype: Any) -> str:
+    """Sentence that says that a column is stored as text."""
+    return f"{name}[{column!r}] ({dtype}) cannot be stored: made text"
+
+
+def as_text(column: pd.Series) -> pd.Series | None:
+    """Column as text when AnnData cannot write it as it is, else None; gaps stay gaps."""
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        if as_text(pd.Series(column.cat.categories)) is None:
+            return None
+        return column.astype(object).map(str, na_action="ignore").astype("category")
+    if column.dtype == object:
+        if pd.api.types.infer_dtype(column, skipna=True) in ("string", "empty"):
+            return None
+        return column.map(_text, na_action="ignore")
+    if column.dtype.kind in "mMc" or isinstance(
+        column.dtype, pd.DatetimeTZDtype | pd.PeriodDtype | pd.IntervalDtype
+    ):
+        return column.astype(object).map(str, na_action="ignore")
+    return None
+
+
+def _text(value: object) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -1,8 +1,4 @@
-"""obs and var of cells in Parquet files, converted to a store on disk, column by column.
-
-The columns of a plate of millions of cells do not fit in memory as a data frame: they are gathered
-in files of numbers and of codes, a row group at a time.
-"""
+"""obs and var of cells in Parquet files, converted to a store on disk, a row group at a time."""
 
 from __future__ import annotations
 
@@ -50,17 +46,8 @@ Rows = tuple["RowGroup", np.ndarray | None]
 
 
 def read_genes(files: CellFiles) -> tuple[pd.DataFrame, np.ndarray]:
-    """Genes of a release, and the gene of each token.
-
-    Returns
-    -------
-    var, indexed by symbols that are made unique, with ``gene_ids`` and ``token_id``; and for each
-    token its gene, uint16 or uint32, the type's greatest number for none.
-
-    Raises
-    ------
-    InputError
-        The table lacks a column, or a token stands twice.
+    """Genes of a release: var, indexed by unique symbols, with ``gene_ids`` and ``token_id``; and
+    the gene of each token, uint16 or uint32, the type's greatest number for none.
     """
     from anndata.utils import make_index_unique
 
@@ -114,10 +101,7 @@ class _ColumnOnDisk:
         return self.labels is not None and len(self.labels) > _MAX_LABELS
 
     def is_used(self) -> np.ndarray:
-        """Whether a cell has each label, and last whether one has a gap: bool [labels + 1].
-
-        A row group that holds two plates has the labels of both.
-        """
+        """Whether a cell has each label, and last whether one has a gap: bool [labels + 1]."""
         used = np.zeros(len(self.labels or ()) + 1, bool)
         for lo in range(0, self.values.size, _ROWS):
             used[self.values[lo : lo + _ROWS]] = True
@@ -143,29 +127,12 @@ class _ColumnOnDisk:
 def write_obs(
     files: CellFiles, rows: list[Rows], folder: Path, scratch: Path, by: tuple[str, str] | None
 ) -> list[str]:
-    """Write obs of some cells, from all columns that are no lists and the tables beside them.
+    """Write obs of some cells, from all columns that are no lists and the tables beside them;
+    sentences about what is left out.
 
-    Parameters
-    ----------
-    files
-        The release, without the columns of tokens and counts.
-    rows
-        Row groups, each with the cells that are taken (bool) or None for all.
-    folder
-        obs to write, in a store.
-    scratch
-        Folder for files of 4 to 8 bytes per cell and column.
-    by
-        Column and value that all these cells share, to find their rows in the table of cells.
-
-    Returns
-    -------
-    Sentences about what is left out.
-
-    Raises
-    ------
-    InputError
-        Cells have no names or share them, or the tables beside them lack some of them.
+    ``rows`` are row groups, each with the cells that are taken (bool) or None for all; ``scratch``
+    gets 4 to 8 bytes per cell and column; ``by`` is a column and the value that all these cells
+    share.
     """
     key = next((name for name in _NAMES if name in files.columns), None)
     if key is None:
@@ -373,10 +340,8 @@ def _row_groups(footer: Any, wanted: tuple[str, str] | None) -> Iterator[int]:
 
 
 def _doses(files: CellFiles, sample: _ColumnOnDisk | None) -> dict[str, tuple[Target, np.ndarray]]:
-    """Columns of the treatment of each label of ``sample``, one more entry for cells without one.
-
-    ``drugname_drugconc`` is text such as ``[('Drug A', 0.5, 'uM')]``; the dose of several drugs at
-    once is a gap.
+    """Columns of the treatment of each label of ``sample``, one more entry for cells without one;
+    the dose of several drugs at once is a gap.
     """
     path = files.metadata / SAMPLES_FILE
     if sample is None or sample.labels is None or not path.exists():

@@ -1,7 +1,5 @@
-"""An obs or var table that stays on disk: read, mended and written column by column.
-
-A plate's obs takes up to 1.5 kB per cell as a data frame; here a range of rows of one column is in
-memory at a time.
+"""An obs or var table that stays on disk: read, mended and written column by column, as a plate's
+obs takes up to 1.5 kB per cell as a data frame.
 """
 
 from __future__ import annotations
@@ -30,15 +28,21 @@ from scatlas.io.files.anndata_file import Store, load_filters
 from scatlas.io.files.read_errors import REMEDY, reading
 from scatlas.io.tables.cell_names import NumberedNames
 from scatlas.io.tables.column import Column, InMemoryColumn, aligned, open_column, pieces
-from scatlas.io.tables.encodings import NONE, OLD_CATEGORIES, TABLES, encoding_of
-from scatlas.io.tables.storable_columns import storable_names, text_notice
+from scatlas.io.tables.encodings import (
+    NONE,
+    OLD_CATEGORIES,
+    TABLES,
+    encoding_of,
+    storable_names,
+    text_notice,
+)
 from scatlas.io.zarr_writer.node_metadata import is_storable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from scatlas.io.files.stored_nodes import StoredGroup
+    from scatlas.io.files.local_zarr import StoredGroup
 
 
 logger = logging.getLogger(__name__)
@@ -198,30 +202,15 @@ class Table:
         return self._index.spans()
 
     def read(self, columns: Iterable[str] | None = None, *, index: bool = True) -> pd.DataFrame:
-        """Read some columns, or all, in memory.
-
-        Parameters
-        ----------
-        columns
-            Names, in the order of the result.
-        index
-            Whether to read the names of the rows; without them rows are numbered.
-
-        Returns
-        -------
-        The same as from anndata, except that row names are always text.
-        """
+        """Read some columns, or all, as anndata does, except that row names are always text."""
         wanted = list(self.columns if columns is None else columns)
         rows = self.index() if index else pd.RangeIndex(self.n_rows)
         taken = {name: self.columns[name].take() for name in wanted}
         return pd.DataFrame(taken, index=rows, columns=wanted or None, copy=False)
 
     def for_query(self, names: Iterable[str]) -> pd.DataFrame:
-        """Data frame for a query that uses these names (see `query_columns`).
-
-        It has the columns of these names, and the index if the query uses it. If a name is neither,
-        it has all columns and no row: pandas then raises its error, and the message can list all
-        columns.
+        """Data frame with the columns that a query uses (see `query_columns`), and the index if it
+        does. If a name is neither, it has all columns and no row: pandas then raises its error.
         """
         names = list(dict.fromkeys(names))
         index = {"index", "ilevel_0", self.index_name}
@@ -231,13 +220,8 @@ class Table:
         return self.read(columns, index=len(columns) < len(names))
 
     def storable(self, notify: Callable[[str], None], *, unique_names: bool = True) -> Table:
-        """Table with the columns and names that AnnData can store; changes of columns are told.
-
-        Repeated row names are made unique as AnnData does (:meth:`renamed` reports it), columns of
-        types that AnnData cannot write become text, and columns with names that it refuses are
-        renamed or dropped.
-
-        This reads only the dropped columns: :meth:`write` finds damage in the others.
+        """Table with the columns and names that AnnData can store; changes of columns are told,
+        repeated row names by :meth:`renamed`. Reads only the dropped columns.
         """
         columns = dict(self.columns)
         for name, column in columns.items():
@@ -311,9 +295,9 @@ class Table:
     ) -> None:
         """Write the table, or some rows (int64, ascending), in AnnData's encoding for Zarr v3.
 
-        ``extra`` are further columns of numbers, bool or categories, one value per row written, or
-        functions that return them after all other columns are written. They replace columns of the
-        same names, which are read nevertheless: none may be damaged.
+        ``extra`` are further columns, or functions that return them after all other columns are
+        written. They replace columns of their names, which are read nevertheless: none may be
+        damaged.
         """
         from scatlas.io.tables.column_writer import write_array
         from scatlas.io.zarr_writer.elements import DATAFRAME, create_group
@@ -345,10 +329,8 @@ class Table:
         *,
         all_categories: bool = False,
     ) -> None:
-        """Write several tables, each of some rows, without the categories that these do not use.
-
-        Each column is read once, whole. The groups are rows (int64) in their order; None for all
-        rows in each.
+        """Write several tables, each of some rows in their order (None: all), and by default
+        without the categories that these do not use; each column is read once, whole.
         """
         from scatlas.io.tables.column_writer import write_array
         from scatlas.io.zarr_writer.elements import DATAFRAME, create_group, writable_frame
@@ -374,18 +356,8 @@ class Table:
     def writing(
         self, folder: Path, *, deferred_columns: Iterable[str], rows: np.ndarray | None = None
     ) -> Iterator[Writing]:
-        """Write the table in another thread, while the body processes the counts.
-
-        Parameters
-        ----------
-        folder, rows
-            As for :meth:`write`.
-        deferred_columns
-            Names of further columns, whose values are known at the end of the body.
-
-        Yields
-        ------
-        A function that takes the deferred columns at the end, and raises errors of the thread.
+        """Write the table in another thread, while the body processes the counts; yields a function
+        that takes the deferred columns at the end, and raises errors of the thread.
         """
         with ThreadPoolExecutor(1, "scatlas-obs") as thread:
             writing = Writing(thread, partial(self.write, folder, rows=rows), deferred_columns)

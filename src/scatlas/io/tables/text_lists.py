@@ -12,7 +12,7 @@ import pandas as pd
 from scatlas.errors import InputError
 from scatlas.io.files.read_errors import REMEDY, reading
 from scatlas.io.tables.cell_ranger import Features, write_tables
-from scatlas.io.tables.feature_types import GENE_EXPRESSION
+from scatlas.io.tables.genes import GENE_EXPRESSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,9 +82,8 @@ def _csv(path: Path, types: Any) -> pd.DataFrame:
 
 
 def _split_pipe_genes(path: Path) -> Features:
-    """Genes, by their ids where they have no names.
-
-    Those of several genomes have the genome behind their names, as split-pipe itself writes them.
+    """Genes, by their ids where they have no names; those of several genomes have it behind their
+    names.
     """
     table = _csv(path, str)
     if "gene_id" not in table:

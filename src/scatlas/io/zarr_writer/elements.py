@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from scatlas.io.files.listing import walk_files
 from scatlas.io.files.local_zarr import WRITER_ATTRIBUTE
-from scatlas.io.files.stamps import walk_files
 from scatlas.io.zarr_writer.node_metadata import write_array_metadata, write_group_metadata
 from scatlas.io.zarr_writer.sharded_array import CHUNK_VALUES, SHARD_VALUES
 
@@ -49,9 +49,8 @@ def open_group_to_write(path: Path) -> zarr.Group:
 
 
 def write_elem(group: zarr.Group, key: str, elem: Any) -> None:
-    """Write one element (table, array, mapping) in AnnData's encoding, in few and large files.
-    Unlike ``anndata.io.write_elem`` it uses the shards of the rest of the store, whatever anndata's
-    settings are, accepts text columns of any pandas string dtype, and changes no argument.
+    """Write one element in AnnData's encoding, in the shards of the rest of the store; it accepts
+    text columns of any pandas string dtype, and changes no argument.
     """
     # Imports Dask, 0.5 s, which steps that write no element save.
     from anndata.experimental import write_dispatched
@@ -109,9 +108,8 @@ def _chunk_options(value: Any) -> dict[str, Any]:
 
 
 def writable_frame(frame: pd.DataFrame) -> pd.DataFrame:
-    """Copy of a table that every version of anndata and pandas writes: text without missing values
-    and the index become ``str`` objects, other text categorical, as in
-    ``AnnData.strings_to_categoricals``.
+    """Copy of a table that every version of anndata and pandas writes: text with missing values
+    becomes categorical, other text and the index ``str`` objects.
     """
     text_columns = {}
     for name, column in frame.items():
@@ -132,9 +130,8 @@ def writable_frame(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def consolidate(path: Path) -> None:
-    """Write the metadata of all nodes to the root's ``zarr.json``. Differs from
-    ``zarr.consolidate_metadata`` in the order, which there follows the file system, and in the
-    attribute of a store that has all chunks (:data:`WRITER_ATTRIBUTE`).
+    """Write the metadata of all nodes to the root's ``zarr.json``, in an order that does not follow
+    the file system, with :data:`WRITER_ATTRIBUTE`.
     """
     files = [file for file, _ in walk_files(path) if file.endswith("/zarr.json")]
     root = json.loads((path / "zarr.json").read_bytes())

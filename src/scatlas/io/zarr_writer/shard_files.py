@@ -24,8 +24,8 @@ _NO_CHUNK = np.iinfo(np.uint64).max
 
 
 class EncodedRun(NamedTuple):
-    """Bytes of successive chunks of one shard as they are stored, and the size of each; the CRC-32C
-    of each before encoding, or none if the chunks come from another array.
+    """Bytes of successive chunks of one shard, the size of each, and its CRC-32C before encoding,
+    or none if the chunks come from another array.
     """
 
     content: bytes | bytearray | memoryview
@@ -35,9 +35,7 @@ class EncodedRun(NamedTuple):
 
 @dataclass
 class _Shard:
-    """The file of a shard: ``n_writes`` have a place in it and have not ended; it is ``complete``
-    if all content has its place.
-    """
+    """The file of a shard; ``n_writes`` have a place in it and have not ended."""
 
     file: FileIO
     n_writes: int = 0
@@ -51,12 +49,11 @@ class _Write(NamedTuple):
 
 
 class ShardFiles:
-    """Files of the shards of one array; chunks follow each other in the order of their numbers.
+    """Files of the shards of one array, whose chunks follow each other in the order of their
+    numbers.
 
-    Only the sizes of the chunks before it tell where a chunk goes. A run that is encoded before
-    them waits in memory, and the thread that brings the missing one writes both: no thread waits
-    for another, and none writes all. ``shard_chunks`` may shrink while there is a single shard;
-    ``sizes`` and ``checksums`` are of all chunks that have their place.
+    A run that is encoded before those in front of it waits in memory, and the thread that brings
+    the missing one writes both: no thread waits for another, and none writes all.
     """
 
     def __init__(self, path: Path, shard_chunks: int, n_dims: int) -> None:

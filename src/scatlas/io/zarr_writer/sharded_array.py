@@ -1,10 +1,7 @@
 """Append-only Zarr v3 arrays, in bounded memory and with the same bytes on every run.
 
-zarr-python encodes a shard in one call, so that a writer needs a whole decoded shard in memory.
-Here a chunk is encoded and written to the shard's file as soon as it is full; the shard's index,
-which the format puts at the end, follows when the shard is complete. The memory is a few chunks,
-whatever the size of a shard, and only a wider dtype reads files back. The files equal those of
-zarr-python byte by byte, which a test checks.
+zarr-python encodes a shard in one call. Here a chunk is encoded and written as soon as it is full,
+and the shard's index at its end: the memory is a few chunks. A test compares the bytes of both.
 """
 
 from __future__ import annotations
@@ -36,7 +33,7 @@ if TYPE_CHECKING:
 
     from scatlas.io.chunks.encoded_text import EncodedText
     from scatlas.io.chunks.native_codecs import RunEncoder
-    from scatlas.io.files.stored_nodes import StoredArray
+    from scatlas.io.files.local_zarr import StoredArray
 
 # Values per chunk, which a reader decodes at once. 0.25 to 2 MB fit the cache of a core,
 # and the overhead of one call per chunk is small beside decoding.
@@ -57,9 +54,7 @@ _VLEN_HEADER = 4
 
 
 def values_per_piece(block_budget: str | int) -> int:
-    """Values of a sparse matrix to copy at once, in whole chunks. The budget covers the piece that
-    is read, the piece that is written, and their chunks.
-    """
+    """Values of a sparse matrix to copy at once, read and written, in whole chunks."""
     return max(1, parse_bytes(block_budget) // (_PIECE_BYTES * CHUNK_VALUES)) * CHUNK_VALUES
 
 
@@ -127,13 +122,11 @@ def encoding_pool() -> ThreadPoolExecutor:
 
 
 class ShardedArray:
-    """A new append-only Zarr v3 array with chunks and shards along its first axis.
+    """A new append-only Zarr v3 array of numbers, bool or text (``object``), with chunks and shards
+    along its first axis.
 
-    The bytes on disk depend on the values alone, not on the appended pieces or the number of
-    threads. An array that is shorter than a chunk has one chunk of its length. ``dtype`` is of
-    numbers or bool, or ``object`` for ``str`` without missing values, which is compressed by zstd.
-    ``row_shape`` is that of one entry along the first axis; several arrays may share the ``pool``
-    that encodes; ``chunk_values`` is a power of two; ``digest`` adds the attribute
+    The bytes depend on the values alone. An array that is shorter than a chunk has one of its
+    length. ``chunk_values`` is a power of two; ``digest`` adds
     :data:`scatlas.io.files.checksums.VALUES_DIGEST`.
     """
 
@@ -179,10 +172,7 @@ class ShardedArray:
         self._row_bytes = self.dtype.itemsize * max(1, int(np.prod(row_shape)))
 
     def append(self, values: np.ndarray | EncodedText, *, copy: bool = True) -> None:
-        """Append numbers, which are cast to the type of the array, or text as ``str`` or encoded.
-        ``copy`` is False for values that do not change before the array is closed; they stay in
-        memory until the chunks that hold them are written.
-        """
+        """Append values; with ``copy=False`` they must not change before the array is closed."""
         numbers: Any = values
         is_final = not (copy or self._is_text) and numbers.flags.c_contiguous
         start = 0
@@ -220,8 +210,8 @@ class ShardedArray:
     def append_encoded_chunks(
         self, read: Callable[[int, int], Iterable[memoryview]], n_chunks: int
     ) -> None:
-        """Append the first whole chunks of an array that :meth:`can_append_chunks_of` accepts.
-        ``read`` yields the encoded chunks from a first to before a last; several threads call it.
+        """Append the first whole chunks of an array that :meth:`can_append_chunks_of` accepts;
+        several threads call ``read`` for ranges of them.
         """
 
         def read_run(first: int, stop: int) -> EncodedRun:
@@ -240,8 +230,8 @@ class ShardedArray:
         self.n_rows += n_chunks * self._chunk_rows
 
     def widen(self, dtype: np.dtype | type) -> ShardedArray:
-        """Writer of the same values in a wider dtype, which replaces this writer and its files:
-        they are the same as with the wider dtype from the start.
+        """Writer of the same values in a wider dtype, with the same files as if it had been the
+        first.
         """
         self._drain()
         self._files.abandon()

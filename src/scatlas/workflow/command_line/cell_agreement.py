@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def stored_cells(path: str, counts: str) -> Iterator[tuple[EncodedText, NDArray[np.int64]]]:
-    """Cells of a plate for :class:`scatlas.io.tables.shared_cells.SharedCells`.
+    """Cells of a plate for :class:`scatlas.io.tables.cell_names.SharedCells`.
 
     Only rows of CSR have their numbers beside the counts. Of other plates nothing is known before
     they are loaded; the step `concat_on_disk` compares all.

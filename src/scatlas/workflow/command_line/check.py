@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from scatlas.errors import InputError, ScatlasError
 from scatlas.io.matrices.counts_source import gene_names, what_elements_hold
-from scatlas.io.matrices.find_counts import COUNTS, EXPECTED
-from scatlas.io.products.rounded_values import HOW_TO_ROUND
-from scatlas.io.tables.shared_cells import SharedCells
+from scatlas.io.matrices.source import COUNTS, EXPECTED
+from scatlas.io.products.load_statistics import HOW_TO_ROUND
+from scatlas.io.tables.cell_names import SharedCells
 from scatlas.workflow.command_line.cell_agreement import stored_cells
 from scatlas.workflow.command_line.gene_agreement import GeneAgreement
 from scatlas.workflow.command_line.output import DONE, PROBLEM, Problem, say, say_json

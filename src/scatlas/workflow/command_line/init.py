@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from scatlas.errors import InputError
 from scatlas.io.files.atomic import atomic_path
-from scatlas.io.tables.shared_cells import SharedCells
+from scatlas.io.tables.cell_names import SharedCells
 from scatlas.workflow.command_line.cell_agreement import stored_cells
 from scatlas.workflow.command_line.find_files import find_files, find_release, find_samples
 from scatlas.workflow.command_line.gene_agreement import GeneAgreement

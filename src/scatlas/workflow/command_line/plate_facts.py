@@ -11,16 +11,15 @@ import pandas as pd
 
 from scatlas.errors import InputError
 from scatlas.io.matrices.counts_source import find_source, gene_names, what_elements_hold
-from scatlas.io.matrices.find_counts import COUNTS, EXPECTED
-from scatlas.io.matrices.source import Wanted
-from scatlas.io.tables.mitochondrial import find_mitochondrial, mitochondrial_genes
+from scatlas.io.matrices.source import COUNTS, EXPECTED, Wanted
+from scatlas.io.tables.genes import find_mitochondrial, mitochondrial_genes
 from scatlas.pp import calculate_qc_metrics
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
 
     from scatlas.io.matrices.source import CountsSource
-    from scatlas.io.tables.mitochondrial import Mitochondrial
+    from scatlas.io.tables.genes import Mitochondrial
     from scatlas.io.tables.table import Table
 
 # Cells of a plate whose metrics are kept.

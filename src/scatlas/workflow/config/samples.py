@@ -34,7 +34,7 @@ def sample_plates(config: Config, *, is_main: bool) -> list[Sample]:
     file changes. The jobs of a cluster, which parse the rules again, read the list.
     """
     from scatlas.io.files.checksums import text_digest, write_json
-    from scatlas.io.files.stamps import stamp
+    from scatlas.io.files.listing import stamp
 
     path, by, source = str(config.plates.path), str(config.plates.by), config.source
     key = json.dumps([path, by, source.counts, source.lists])

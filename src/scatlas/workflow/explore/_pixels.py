@@ -10,7 +10,7 @@ from anndata.io import read_elem, write_elem
 from scipy import sparse
 
 from scatlas.io import atomic_path
-from scatlas.io.files.hdf5_writing import create_hdf5
+from scatlas.io.files.hdf5_elements import create_hdf5
 from scatlas.io.files.read_errors import reading
 from scatlas.matrix.map_pixels import (
     FIXED_POINT,

@@ -13,8 +13,7 @@ from natsort import natsorted
 
 from scatlas import pl
 from scatlas.io.files.local_zarr import open_with_zarr_python
-from scatlas.io.tables.column import Column
-from scatlas.io.tables.column_codes import ColumnCodes
+from scatlas.io.tables.column import Column, ColumnCodes
 
 if TYPE_CHECKING:
     from pathlib import Path

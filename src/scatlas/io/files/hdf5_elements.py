@@ -1,4 +1,4 @@
-"""New HDF5 files that report every failed write.
+"""Elements of h5ad files, decoded and compressed by threads, into files that report failed writes.
 
 HDF5 flushes its cache when a dataset is closed, and h5py drops the errors of that: a disk that
 failed once leaves a file with a hole, and no exception. Here HDF5 writes through a file object that
@@ -8,18 +8,23 @@ records the first error.
 from __future__ import annotations
 
 import io
+import logging
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
+from anndata.io import read_elem
 from deflate import zlib_compress
 from pandas.api.types import is_string_dtype
 from scipy import sparse
 
 from scatlas.blocks import map_in_order
 from scatlas.compute.threads import n_cores
+from scatlas.io.chunks.chunk_reader import read_values
+from scatlas.io.files.chunk_locations import TEXT_REFERENCE, hdf5_chunked_array
+from scatlas.io.files.read_errors import UnsupportedLayoutError, reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -42,8 +47,8 @@ _WORTH_IT, _STORE = 0.9, 0
 
 
 class _ErrorRecordingFile(io.FileIO):
-    """File that stores its first failure in ``error`` and ignores later writes. It reports success
-    to HDF5, which crashes later if it cannot close a file.
+    """File that stores its first failure in ``error`` and ignores later writes: HDF5 crashes later
+    if it cannot close a file.
     """
 
     error: OSError | None = None
@@ -83,11 +88,8 @@ def create_hdf5(path: Path | str, *, append: bool = False) -> Iterator[h5py.File
 
 def write_h5ad(path: Path | str, adata: AnnData) -> None:
     """Write an AnnData as gzip-compressed h5ad, as ``AnnData.write_h5ad`` does, to the same bytes
-    for any number of threads. Arrays that gzip hardly shortens, such as components, have its format
-    and checksum alone.
-
-    Text columns become categorical, in ``adata`` and in the file, unless they have more than 10,000
-    values: categories are sorted, which takes half a minute for two million barcodes.
+    for any number of threads; text columns of up to 10,000 values become categorical, in ``adata``,
+    too.
     """
     tables = [adata.obs, adata.var] + ([] if adata.raw is None else [adata.raw.var])
     for table in tables:
@@ -138,9 +140,7 @@ def _write_element(
 def _write_numbers(
     group: h5py.Group, name: str, values: np.ndarray, *, maxshape: tuple[None] | None = None
 ) -> h5py.Dataset:
-    """Write an array in chunks of whole rows that threads compress. HDF5 compresses under a global
-    lock; chunks that are written as they are pass it by.
-    """
+    """Write an array in chunks of whole rows that threads compress, as HDF5 does under its lock."""
     values = np.ascontiguousarray(values)
     n_rows = max(1, min(len(values), _CHUNK_BYTES * len(values) // max(1, values.nbytes)))
 
@@ -169,3 +169,55 @@ def _write_numbers(
         offset = (number * n_rows, *[0 for _ in chunks[1:]])
         dataset.id.write_direct_chunk(offset, chunk)
     return dataset
+
+
+logger = logging.getLogger(__name__)
+
+# Values that a thread decodes at once, about.
+_VALUES = 2**20
+_SPARSE_KINDS = {"csr_matrix": sparse.csr_matrix, "csc_matrix": sparse.csc_matrix}
+
+
+def read_element(node: h5py.Dataset | h5py.Group) -> Any:
+    """Read an element of an h5ad file, as ``anndata.io.read_elem`` does."""
+    kind = _SPARSE_KINDS.get(node.attrs.get("encoding-type"))
+    if kind is not None:
+        parts = tuple(read_element(node[name]) for name in ("data", "indices", "indptr"))
+        return kind(parts, shape=tuple(node.attrs["shape"]))
+    if (
+        not isinstance(node, h5py.Dataset)
+        or not node.size
+        or node.ndim == 0
+        or node.dtype.kind not in "iuf"
+    ):
+        return read_elem(node)
+    values = np.empty(node.shape, node.dtype.newbyteorder("="))
+    flat = values.reshape(-1)
+    for begin, part in decode(node):
+        flat[begin : begin + part.size] = part
+    return values
+
+
+def decode(dataset: h5py.Dataset) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield the numbers of a dataset (of text of variable length the references to it) in parts,
+    each with the position of its first value.
+    """
+    path = dataset.file.filename
+    text = h5py.check_string_dtype(dataset.dtype)
+    stored = TEXT_REFERENCE if text is not None and text.length is None else None
+    with reading(path, dataset.name.lstrip("/")):
+        try:
+            array = hdf5_chunked_array(path, dataset.name, dataset, stored)
+        except UnsupportedLayoutError as error:
+            logger.info("%s: %s is read through h5py: %s", path, dataset.name, error)
+            yield 0, dataset[()].reshape(-1)
+            return
+        dtype = array.dtype.newbyteorder("=")
+        step = max(1, _VALUES // array.chunk_values) * array.chunk_values
+
+        def read(i: int) -> tuple[int, np.ndarray]:
+            begin = i * step
+            end = min(begin + step, array.n_values)
+            return begin, read_values(array, begin, end, dtype=dtype)
+
+        yield from map_in_order(read, -(-array.n_values // step), workers=n_cores())

@@ -1,28 +1,34 @@
-"""Sums by group of several plates in one h5ad file, for R and Python."""
+"""Sums by group: of log-normalised values of a plate, and of counts of several plates; both as
+h5ad.
+"""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import anndata as ad
+import h5py
 import numpy as np
+import pandas as pd
 from anndata import AnnData
+from anndata.io import read_elem
 from scipy import sparse
 
 from scatlas import blocks
 from scatlas._util.gene_lists import among_genes, common_genes
 from scatlas.io.files.atomic import atomic_path
-from scatlas.io.files.hdf5_writing import create_hdf5, write_element
+from scatlas.io.files.hdf5_elements import create_hdf5, write_element, write_h5ad
+from scatlas.io.files.read_errors import reading
 from scatlas.io.matrices.csr_writer import CsrWriter, index_dtype
 from scatlas.io.matrices.lazy import read_matrix
 from scatlas.io.products.concat_plates import concat_on_disk
 from scatlas.io.tables.table import open_tables
+from scatlas.kernels.moments.group_sums_cpu import Sums
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    import h5py
 
     from scatlas._util.gene_lists import GeneRule
 
@@ -139,3 +145,48 @@ def _append(dataset: h5py.Dataset, values: np.ndarray) -> None:
     first = dataset.shape[0]
     dataset.resize(first + values.size, axis=0)
     dataset[first:] = values
+
+
+_LAYERS = ("sums", "errors", "squares", "square_errors", "nonzero")
+
+
+class GroupSums(NamedTuple):
+    """Sums of groups of cells, for one or several columns of obs."""
+
+    groups: pd.DataFrame  # a row per group: by (name of the column), group and n_cells
+    genes: pd.Index
+    sums: Sums  # [n_groups, n_genes]
+
+
+def write_group_sums(path: Path | str, found: GroupSums) -> None:
+    """Write sums of real numbers as an AnnData [groups x genes] with a layer for each; atomic."""
+    layers = {name: getattr(found.sums, name) for name in _LAYERS}
+    obs = found.groups.astype({"by": "category", "group": "category"})
+    obs.index = obs.index.astype(str)
+    adata = ad.AnnData(layers=layers, obs=obs, var=pd.DataFrame(index=found.genes.astype(str)))
+    with atomic_path(path) as partial:
+        write_h5ad(partial, adata)
+
+
+def read_groups(path: Path | str) -> tuple[pd.DataFrame, pd.Index]:
+    """Groups and genes of such a file, without the sums."""
+    with reading(str(path), "sums by group"), h5py.File(path) as file:
+        groups, genes = read_elem(file["obs"]), read_elem(file["var"]).index
+    text = {name: groups[name].astype(str) for name in ("by", "group")}
+    return groups.assign(**text), genes
+
+
+def add_group_sums(path: Path | str, rows: np.ndarray, genes: np.ndarray, total: Sums) -> None:
+    """Add the sums of such a file to rows of ``total``, one per group, in place; ``genes`` are the
+    positions of its genes in the file, or -1.
+    """
+    with reading(str(path), "sums by group"), h5py.File(path) as file:
+        part = Sums(False, *(_take(file["layers"][name][:], genes) for name in _LAYERS))
+    total.add(rows, part)
+
+
+def _take(values: np.ndarray, genes: np.ndarray) -> np.ndarray:
+    taken: np.ndarray = values[:, genes]
+    if (genes < 0).any():
+        taken[:, genes < 0] = 0
+    return taken
