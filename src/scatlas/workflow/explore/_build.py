@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from scatlas.io import atomic_path
-from scatlas.matrix.map_pixels import MEANS_SIDE, SIDE, box_of
+from scatlas.matrix.map_pixels import FIXED_POINT, MEANS_SIDE, SIDE, box_of
 from scatlas.workflow.explore._pack import (
     block_tags,
     coarsen,
@@ -18,16 +18,14 @@ from scatlas.workflow.explore._pack import (
     pack_json,
     page_bytes,
 )
-from scatlas.workflow.explore._pixels import count_cells, means_of
 from scatlas.workflow.explore._points import Points, in_threads, same_cells
 from scatlas.workflow.inline_page import content_policy, joined_scripts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from scatlas.workflow.explore._cells import MapCells
+    from scatlas.workflow.explore._cells import MapCells, MapPixels
     from scatlas.workflow.explore._choose import PageColumn
-    from scatlas.workflow.explore._pixels import PlatePixels
 
 _PAGE = Path(__file__).parent / "page"
 # Of the page's bytes at most; what one part leaves over goes to the next.
@@ -46,7 +44,7 @@ _MARKERS_SHOWN = 4  # of each group, beside its name
 
 def build(
     page: Path,
-    total: PlatePixels,
+    total: MapPixels,
     sample: MapCells,
     *,
     mixed: MapCells | None,
@@ -59,17 +57,18 @@ def build(
 ) -> dict[str, Any]:
     """Write the page, complete or not at all; return its numbers of cells, points, genes and bytes.
 
-    ``total`` has the pixels of all plates; ``sample`` is ``umap.h5ad``, whose cells become points,
+    ``total`` has the pixels of all cells; ``sample`` is ``umap.h5ad``, whose cells become points,
     and ``mixed`` ``integrated.h5ad``. The page has at most ``n_points`` points, or fewer so that it
     has at most ``max_bytes``; the same input gives the same bytes. ``sizes`` are options of
     :func:`scatlas.io.read_matrix`.
     """
+    n_cells = int(total.wide_cells.sum())
     code = _code()
     left = max_bytes - len(code.encode()) - 1000
     mixed = mixed if same_cells(sample, mixed) else None
     points = Points(sample, mixed, columns, genes)
     counts, sides = _counts(total, columns, int(_COUNTS_SHARE * left))
-    means, mean_highs = _means(total, len(genes))
+    means, mean_highs = _means(total)
     left -= page_bytes(counts) + page_bytes(means)
     # The names of levels and genes, whatever the numbers beside them are.
     described = {"columns": [column._asdict() for column in columns], "genes": list(genes)}
@@ -79,7 +78,7 @@ def build(
     of_genes, highs, stride = points.gene_blocks(rows, left, **sizes)
     box = box_of(sample.coordinates(0, sample.n_cells))
     meta = {
-        "n_cells": total.n_cells,
+        "n_cells": n_cells,
         "n_points": rows.size,
         "n_sample": sample.n_cells,
         "box": list(box),
@@ -102,7 +101,7 @@ def build(
     with atomic_path(page) as partial:
         partial.write_text(text, "utf-8")
     return {
-        "n_cells": total.n_cells,
+        "n_cells": n_cells,
         "n_points": int(rows.size),
         "n_gene_points": -(-rows.size // stride),
         "n_genes": len(genes),
@@ -116,7 +115,7 @@ _FIRST = ("meta", "cells")
 
 
 def _counts(
-    total: PlatePixels, columns: Sequence[PageColumn], max_bytes: int
+    total: MapPixels, columns: Sequence[PageColumn], max_bytes: int
 ) -> tuple[dict[str, bytes], list[int]]:
     """Blocks of the histograms, and the pixels per side of those of each column."""
     blocks, sides = {"cells": pack_counts(total.cells)}, []
@@ -138,24 +137,27 @@ def _counts(
     return blocks, sides
 
 
-def _means(total: PlatePixels, n_genes: int) -> tuple[dict[str, bytes], np.ndarray]:
+def _means(total: MapPixels) -> tuple[dict[str, bytes], np.ndarray]:
     """Blocks of means by pixel, in the order of the pixels with cells, and the end of each scale.
 
     Pixels of few cells have extreme means: the scales end below the highest ones.
     """
-    _, genes, numbers = means_of(total, n_genes)
-    if len(genes):
+    used = np.flatnonzero(total.wide_cells)
+    genes = total.genes[used] * FIXED_POINT / total.wide_cells[used, None]
+    if used.size:
         highs = np.percentile(genes, _HIGH_MEAN, axis=0)
         highs = np.where(highs > 0, highs, genes.max(axis=0))
     else:
-        highs = np.zeros(n_genes)
+        highs = np.zeros(genes.shape[1])
     scaled = genes / np.where(highs > 0, highs, 1)
     codes = np.rint(255 * scaled.clip(0, 1)).astype(np.uint8)
-    known = np.where(np.isnan(numbers), 255, np.rint(numbers)).astype(np.uint8)
-    assert count_cells(total).sum() == total.n_cells
+    numbers = [
+        np.where(known > 0, np.rint(sums / np.maximum(known, 1)), 255).astype(np.uint8)[used]
+        for sums, known in total.numbers
+    ]
     tasks = {
         "gene-means": lambda: deflate(codes.T.tobytes()),
-        "number-means": lambda: deflate(known.T.tobytes()),
+        "number-means": lambda: deflate(b"".join(part.tobytes() for part in numbers)),
     }
     return in_threads(tasks), highs
 

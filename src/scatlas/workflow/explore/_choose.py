@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from scatlas.workflow.config.sections import ExploreContent
+    from scatlas.workflow.config.sections import Explore
     from scatlas.workflow.explore._cells import MapCells
 
 logger = logging.getLogger("scatlas")
@@ -59,7 +59,7 @@ class PageColumn(NamedTuple):
 
 
 def choose(
-    cells: MapCells, sample: MapCells, wanted: ExploreContent, markers: Path | None
+    cells: MapCells, sample: MapCells, wanted: Explore, markers: Path | None
 ) -> tuple[list[PageColumn], list[str]]:
     """Columns and genes of the page; the cells of ``sample`` become points."""
     genes = choose_genes(sample.var(), markers, wanted.n_genes)

@@ -11,7 +11,6 @@ import numpy as np
 from scatlas.compute.threads import n_threads
 from scatlas.matrix.map_pixels import box_of, positions
 from scatlas.workflow.explore._pack import deflate, pack_16_bit, pack_codes, page_bytes, varints
-from scatlas.workflow.explore._pixels import codes_of
 from scatlas.workflow.sample import ATLAS_ROW
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from scatlas.workflow.explore._choose import PageColumn
 
 # Points with genes at most, before the size of the page decides.
-_MOST_GENE_POINTS = 250_000
+_MAX_GENE_POINTS = 250_000
 # Names of the cells at most, of all that points take; else the page has their rows.
 _NAMES_SHARE = 0.4
 
@@ -56,7 +55,7 @@ class Points:
         places = {"xy": _positions_of(self.sample, "X_umap")}
         if self.mixed is not None:
             places["xy-1"] = _positions_of(self.mixed, "X_umap_harmony")
-        codes = [codes_of(self.sample, column, 0, n_cells) for column in self.columns]
+        codes = [np.concatenate([*self.sample.codes(column)]) for column in self.columns]
         atlas_rows = self.sample.values(ATLAS_ROW, 0, n_cells)
 
         def packed(rows: NDArray[np.int64]) -> dict[str, bytes]:
@@ -80,7 +79,7 @@ class Points:
         self, rows: NDArray[np.int64], max_bytes: int, **sizes: Any
     ) -> tuple[dict[str, bytes], NDArray[np.float64], int]:
         """A block per gene of every n-th point, the value of each gene's highest code, and n."""
-        stride = -(-rows.size // _MOST_GENE_POINTS) or 1
+        stride = -(-rows.size // _MAX_GENE_POINTS) or 1
         values, highs = self._quantised(rows[::stride], **sizes)
         while True:
             tasks = {f"gene-{i}": _call(deflate, row) for i, row in enumerate(values)}
@@ -95,14 +94,11 @@ class Points:
         self, rows: NDArray[np.int64], **sizes: Any
     ) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
         """Values of the genes as 0 (none) to 255, ``[n_genes, n]``, and the highest of each."""
-        place = self.sample.var().index.get_indexer(list(self.genes))
         out = np.zeros((len(self.genes), rows.size), np.uint8)
         highs = np.zeros(len(self.genes))
         parts, first, done = [], 0, 0
-        if not len(self.genes):
-            return out, highs
         # Real numbers wait as CSR until the highest value of each gene is known.
-        for block in self.sample.expression(0, self.sample.n_cells, place, **sizes):
+        for block in self.sample.expression(self.genes, **sizes):
             end = int(np.searchsorted(rows, first + block.shape[0]))
             kept = block[rows[done:end] - first].tocsc()
             highs = np.maximum(highs, _column_max(kept))
