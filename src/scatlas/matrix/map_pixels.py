@@ -17,7 +17,7 @@ SIDE, MEANS_SIDE = 512, 128
 # Positions are 16-bit numbers: a pixel is made of their first bits.
 _STEPS = 65_536
 _MARGIN = 0.01  # of the side, around the cells
-# Counts of all levels of a column at most: their histograms are as fine as this allows.
+# Most counts of all levels of a column: their histograms are as fine as this allows.
 _MAX_COUNTS = 2**26
 # Values are summed as multiples of this, so that sums are exact.
 FIXED_POINT = 1 / 1024
@@ -80,8 +80,8 @@ def count_levels(
     for pixel, codes in parts:
         is_known = codes >= 0
         np.add.at(counts, codes[is_known] * n_pixels + pixel[is_known], np.uint32(1))
-    found = np.flatnonzero(counts)
-    return SparseCounts(found, counts[found].astype(np.int64))
+    keys = np.flatnonzero(counts)
+    return SparseCounts(keys, counts[keys].astype(np.int64))
 
 
 def add_by_pixel(sums: NDArray[np.int64], x: sparse.csr_matrix, pixel: NDArray[np.int64]) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from scatlas.workflow.explore._choose import PageColumn
 
 _PAGE = Path(__file__).parent / "page"
-# Of the page's bytes at most; what one part leaves over goes to the next.
+# Largest shares of the page's bytes; what one part leaves over goes to the next.
 _COUNTS_SHARE, _POINTS_SHARE = 0.3, 0.8
 # A module follows those that it imports.
 SCRIPTS = (
@@ -38,7 +38,7 @@ SCRIPTS = (
     *("legends", "selection_facts", "explorer", "main"),
 )
 _HIGH_MEAN = 99  # per cent of the pixels
-_MOST_PAIRS_PER_BYTE = 1.5  # of level and pixel: more never fit
+_MAX_PAIRS_PER_BYTE = 1.5  # of level and pixel: more never fit
 _MARKERS_SHOWN = 4  # of each group, beside its name
 
 
@@ -73,10 +73,10 @@ def build(
     # The names of levels and genes, whatever the numbers beside them are.
     described = {"columns": [column._asdict() for column in columns], "genes": list(genes)}
     left -= 2 * page_bytes({"meta": pack_json(described)}) + 4000 + 40 * len(genes)
-    of_points, rows = points.blocks(n_points, int(_POINTS_SHARE * left))
-    left -= page_bytes(of_points)
-    of_genes, highs, stride = points.gene_blocks(rows, left, **sizes)
-    box = box_of(sample.coordinates(0, sample.n_cells))
+    point_blocks, rows = points.blocks(n_points, int(_POINTS_SHARE * left))
+    left -= page_bytes(point_blocks)
+    gene_blocks, highs, stride = points.gene_blocks(rows, left, **sizes)
+    box = box_of(sample.coordinates())
     meta = {
         "n_cells": n_cells,
         "n_points": rows.size,
@@ -95,7 +95,7 @@ def build(
         ],
         "markers": _markers(markers, columns, genes),
     }
-    blocks = {"meta": pack_json(meta), **counts, **means, **of_points, **of_genes}
+    blocks = {"meta": pack_json(meta), **counts, **means, **point_blocks, **gene_blocks}
     text = code.replace("<!-- first -->", block_tags({k: blocks.pop(k) for k in _FIRST}))
     text = text.replace("<!-- data -->", block_tags(blocks))
     with atomic_path(page) as partial:
@@ -125,7 +125,7 @@ def _counts(
         if side:
             counts = total.levels.pop(column.name)  # large, and not needed again
             share = left // (len(columns) - i)
-            while counts.keys.size > _MOST_PAIRS_PER_BYTE * share and side > 8:
+            while counts.keys.size > _MAX_PAIRS_PER_BYTE * share and side > 8:
                 counts, side = coarsen(counts, side), side // 2
             packed = {f"counts-{i}": pack_counts(counts)}
             while page_bytes(packed) > share and side > 8:
@@ -171,15 +171,14 @@ def _markers(
     text = dict.fromkeys(("by", "group", "names"), str)
     table = pd.read_csv(markers, sep="\t", dtype=text, keep_default_na=False)
     gene_of = {name: i for i, name in enumerate(genes)}
-    found = []
+    groups = []
     for i, column in enumerate(columns):
         level_of = {name: j for j, name in enumerate(column.levels)}
-        of_column = table[table["by"] == column.name]
-        for group, rows in of_column.groupby("group", sort=False):
+        for group, rows in table[table["by"] == column.name].groupby("group", sort=False):
             known = [gene_of[name] for name in rows["names"] if name in gene_of]
             if known and group in level_of:
-                found.append([i, level_of[group], known[:_MARKERS_SHOWN]])
-    return found
+                groups.append([i, level_of[group], known[:_MARKERS_SHOWN]])
+    return groups
 
 
 def _code() -> str:

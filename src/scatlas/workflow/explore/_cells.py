@@ -49,8 +49,7 @@ class MapCells:
 
     @contextmanager
     def open(self) -> Iterator[StoredGroup]:
-        """Root group of the store."""
-        if self.is_sample:
+        if self.path.suffix == ".h5ad":
             with h5py.File(self.path, "r") as file:
                 yield file
         else:
@@ -61,13 +60,7 @@ class MapCells:
         return open_with_zarr_python(self.path)
 
     @property
-    def is_sample(self) -> bool:
-        """Whether the store is the sample."""
-        return self.path.suffix == ".h5ad"
-
-    @property
     def n_cells(self) -> int:
-        """Number of cells."""
         with self.open() as root:
             return int(root["obsm/X_umap"].shape[0])
 
@@ -77,10 +70,10 @@ class MapCells:
             column = self._column(root, root["obs"].attrs["_index"])
             return np.asarray(column.take(rows), dtype=object)
 
-    def coordinates(self, lo: int, hi: int, *, key: str = "X_umap") -> NDArray[np.float32]:
-        """Coordinates of the cells of some rows, ``[n, 2]``."""
+    def coordinates(self, rows: slice = slice(None), *, key: str = "X_umap") -> NDArray[np.float32]:
+        """Coordinates of some rows, ``[n, 2]``."""
         with self.open() as root:
-            return np.asarray(root[f"obsm/{key}"][lo:hi])[:, :2]
+            return np.asarray(root[f"obsm/{key}"][rows])[:, :2]
 
     def has_coordinates(self, key: str) -> bool:
         """Whether the cells have such coordinates, too."""
@@ -94,10 +87,10 @@ class MapCells:
             names = root["obs"].attrs["column-order"]
             return [name for name in names if Column.find(self.path, root["obs"], name)]
 
-    def values(self, name: str, lo: int, hi: int) -> Any:
-        """Values of a column of some rows, as pandas keeps them."""
+    def values(self, name: str) -> Any:
+        """Values of a column, as pandas keeps them."""
         with self.open() as root:
-            return self._column(root, name).array(lo, hi)
+            return self._column(root, name).array(0, self.n_cells)
 
     def categories(self, name: str) -> list[str] | None:
         """Categories of a column as text; None if it has none."""
@@ -106,7 +99,6 @@ class MapCells:
             return column.categories.astype(str).tolist() if column.kind == "categorical" else None
 
     def var(self) -> pd.DataFrame:
-        """Table of the genes."""
         with self.open() as root:
             return read_elem(root["var"])
 
@@ -114,14 +106,14 @@ class MapCells:
         """Codes of a column, for each part of the cells."""
         with self.open() as root:
             values = self._column(root, column.name)
-            for lo, hi in self.row_ranges():
-                yield column.codes(values.array(lo, hi))
+            for rows in self.row_ranges():
+                yield column.codes(values.array(rows.start, rows.stop))
 
-    def row_ranges(self) -> Iterator[tuple[int, int]]:
-        """First rows and the rows after the last of parts: text of many cells takes much memory."""
+    def row_ranges(self) -> Iterator[slice]:
+        """Rows of the parts that are read at once: text of many cells takes much memory."""
         n_cells = self.n_cells
         for lo in range(0, n_cells, _CELLS_AT_ONCE):
-            yield lo, min(lo + _CELLS_AT_ONCE, n_cells)
+            yield slice(lo, min(lo + _CELLS_AT_ONCE, n_cells))
 
     def expression(self, genes: Sequence[str], **sizes: Any) -> Iterator[sparse.csr_matrix]:
         """Log-normalised values of some genes, block by block of the rows; no block without genes.
@@ -160,13 +152,13 @@ def count_pixels(
 
     ``sizes`` are options of :func:`scatlas.io.read_matrix`.
     """
-    box = box_of(sample.coordinates(0, sample.n_cells))
+    box = box_of(sample.coordinates())
     steps = np.empty((cells.n_cells, 2), np.uint16)
-    for lo, hi in cells.row_ranges():
-        steps[lo:hi] = positions(cells.coordinates(lo, hi), box)
+    for rows in cells.row_ranges():
+        steps[rows] = positions(cells.coordinates(rows), box)
 
     def pixel_parts(side: int) -> Iterator[NDArray[np.int64]]:
-        return (pixels(steps[lo:hi], side) for lo, hi in cells.row_ranges())
+        return (pixels(steps[rows], side) for rows in cells.row_ranges())
 
     all_parts = ((pixel, np.zeros_like(pixel)) for pixel in pixel_parts(SIDE))
     everywhere = count_levels(all_parts, 1, SIDE**2)
