@@ -179,5 +179,5 @@ def _as_text(value: Any) -> str:
 def versions() -> pd.DataFrame:
     """Versions of the packages that made the results."""
     # scatlas itself may be run from a checkout, not installed.
-    found = {"scatlas": __version__} | {package: version(package) for package in _PACKAGES}
-    return pd.DataFrame({"version": found}).rename_axis("package")
+    numbers = {"scatlas": __version__} | {package: version(package) for package in _PACKAGES}
+    return pd.DataFrame({"version": numbers}).rename_axis("package")
