@@ -32,10 +32,9 @@ _PAGE = Path(__file__).parent / "page"
 _COUNTS_SHARE, _POINTS_SHARE = 0.3, 0.8
 # A module follows those that it imports.
 SCRIPTS = (
-    *("unpack", "colours", "scales", "atlas", "camera", "density", "webgl", "canvas"),
-    *("points", "background", "labels", "overlay", "selection", "legend", "search"),
-    *("permalink", "export", "view", "panel", "pointer", "finder", "files", "controls"),
-    *("legends", "selection_facts", "explorer", "main"),
+    *("colours", "scales", "density", "atlas", "camera", "webgl", "canvas", "layers", "labels"),
+    *("selection", "legend", "permalink", "view", "panel", "export", "finder", "controls"),
+    "explorer",
 )
 _HIGH_MEAN = 99  # per cent of the pixels
 _MAX_PAIRS_PER_BYTE = 1.5  # of level and pixel: more never fit

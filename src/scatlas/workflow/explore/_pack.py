@@ -1,4 +1,4 @@
-"""Numbers as text of a page: arrays of bytes, deflated, in base 64 (``page/unpack.js`` reads them).
+"""Numbers as text of a page: arrays of bytes, deflated, in base 64 (``page/atlas.js`` reads them).
 
 Browsers inflate "deflate-raw" without a library.
 """
