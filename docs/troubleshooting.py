@@ -60,7 +60,7 @@ AREAS = {
     "Functions: tl": ("tl/",),
 }
 # Messages for those who change scatlas itself.
-DEVELOPERS = ("workflow/config/generate", "workflow/report/_captions")
+DEVELOPERS = ("workflow/config/generate", "workflow/report/_page")
 
 
 def split_mend(text: str) -> tuple[str, str]:

@@ -7,14 +7,11 @@ from pathlib import Path
 from scatlas.workflow import script
 from scatlas.workflow.config.cli_options import add_options, from_options
 from scatlas.workflow.config.sections import Explore
-from scatlas.workflow.explore import MapCells, add_plates, build, choose
+from scatlas.workflow.explore import MapCells, build, choose, count_pixels
 
 
 def main(argv: list[str] | None = None) -> None:
     parser = script.parser(__doc__)
-    parser.add_argument(
-        "--pixels", nargs="+", required=True, metavar="PLATE=PATH", help="pixels of each plate"
-    )
     parser.add_argument("--cells", type=Path, required=True, help="atlas.zarr, or umap.h5ad")
     parser.add_argument("--umap", type=Path, required=True, help="umap.h5ad, the sample")
     parser.add_argument("--integrated", type=Path, help="integrated.h5ad, if there is one")
@@ -26,7 +23,8 @@ def main(argv: list[str] | None = None) -> None:
     with script.run_script(args, outputs=[args.html]) as facts:
         cells, sample = MapCells(args.cells), MapCells(args.umap)
         columns, genes = choose(cells, sample, wanted, args.markers)
-        total = add_plates(script.plate_paths(args.pixels).values(), columns)
+        sizes = script.block_sizes(args)
+        total = count_pixels(cells, sample, columns, genes, **sizes)
         facts |= build(
             args.html,
             total,
@@ -37,7 +35,7 @@ def main(argv: list[str] | None = None) -> None:
             markers=args.markers,
             n_points=wanted.points,
             max_bytes=int(wanted.max_mb * 1e6),
-            **script.block_sizes(args),
+            **sizes,
         )
 
 

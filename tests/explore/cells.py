@@ -11,13 +11,14 @@ from scipy import sparse
 
 from scatlas.io.files.hdf5_elements import write_h5ad
 from scatlas.workflow.config.sections import Explore
-from scatlas.workflow.explore import MapCells, add_plates, build, choose, count_plate, write_pixels
+from scatlas.workflow.explore import MapCells, build, choose, count_pixels
+from scatlas.workflow.explore._cells import MapPixels
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from scatlas.matrix.map_pixels import SparseCounts
     from scatlas.workflow.explore._choose import PageColumn
-    from scatlas.workflow.explore._pixels import PlatePixels
 
 HOSTILE = [
     "<script>window.hacked = 1</script>",
@@ -70,7 +71,7 @@ class Made(NamedTuple):
     cells: ad.AnnData
     columns: list[PageColumn]
     genes: list[str]
-    total: PlatePixels
+    total: MapPixels
     facts: dict[str, int]
 
 
@@ -83,7 +84,7 @@ def make_page(
     markers: Path | None = None,
     **wanted: object,
 ) -> Made:
-    """Build the page as the scripts do.
+    """Build the page as the script does.
 
     Parameters
     ----------
@@ -96,15 +97,10 @@ def make_page(
     """
     write_h5ad(folder / "umap.h5ad", cells)
     found, config = MapCells(folder / "umap.h5ad"), Explore(**wanted)
-    columns, genes = choose(found, found, config.content, markers)
-    paths = []
-    for plate in cells.obs["plate"].cat.categories:
-        part = count_plate(found, found.rows_of(plate), found, columns, genes)
-        paths.append(folder / f"{plate}.h5")
-        write_pixels(paths[-1], multiplied(part, times))
+    columns, genes = choose(found, found, config, markers)
+    total = multiplied(count_pixels(found, found, columns, genes), times)
     if mixed is not None:
         write_h5ad(folder / "integrated.h5ad", mixed)
-    total = add_plates(paths, columns)
     facts = build(
         folder / "explore.html",
         total,
@@ -119,13 +115,14 @@ def make_page(
     return Made(folder / "explore.html", cells, columns, genes, total, facts)
 
 
-def multiplied(part: PlatePixels, times: int) -> PlatePixels:
-    return part._replace(
-        n_cells=part.n_cells * times,
-        cells=part.cells._replace(counts=part.cells.counts * times),
-        levels={
-            name: counts._replace(counts=counts.counts * times)
-            for name, counts in part.levels.items()
-        },
-        sums=part.sums * times,
+def multiplied(found: MapPixels, times: int) -> MapPixels:
+    def more(counts: SparseCounts) -> SparseCounts:
+        return counts._replace(counts=counts.counts * times)
+
+    return MapPixels(
+        more(found.cells),
+        {name: more(counts) for name, counts in found.levels.items()},
+        found.wide_cells * times,
+        found.genes * times,
+        [sums * times for sums in found.numbers],
     )

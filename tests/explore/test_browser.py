@@ -333,7 +333,8 @@ def test_a_link_shows_the_same_view_again(tab: Tab, made: Made):
     tab.wait("explorer.states.length === 2")
     tab.run("await explorer.setColour(1, explorer.atlas.colour('gene', 'GENE3'))")
     tab.run(
-        "await explorer.setOnly(0, { column: 'group', level: explorer.atlas.columns[2].levels[0] })"
+        "const level = explorer.atlas.columns[2].levels[0];"
+        "await explorer.change(0, { only: { column: 'group', level } })"
     )
     tab.run("document.querySelector('#view-0 canvas.overlay').focus()")
     tab.keys("++v")

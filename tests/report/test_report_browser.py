@@ -15,7 +15,7 @@ from markupsafe import Markup
 from scatlas.io.files.hdf5_elements import write_h5ad
 from scatlas.workflow.report._links import Anchors, Explorer, plate_links
 from scatlas.workflow.report._odd_plates import FACTS, PlateComparison
-from scatlas.workflow.report._page import Book, write_page
+from scatlas.workflow.report._page import ReportWriter, write_page
 from tests.explore.cells import HOSTILE, make_page, sample
 from tests.helpers.bidi import Tab, chromium, firefox
 from tests.helpers.report_files import CAPTIONS, CONFIG, make_report, make_results
@@ -322,8 +322,8 @@ def test_five_hundred_plates_sort_and_search_at_once(tab: Tab, tmp_path: Path):
     comparison = PlateComparison(facts)
     anchors = Anchors({}, {}, {name: f"plate-{i}" for i, name in enumerate(plates)})
     explorer = Explorer(frozenset({"plate"}), frozenset())
-    book = Book(CAPTIONS, tmp_path, tmp_path)
-    table = book.table(
+    writer = ReportWriter(CAPTIONS, tmp_path, tmp_path)
+    table = writer.table(
         "odd_plates",
         "Plates",
         comparison.table(),

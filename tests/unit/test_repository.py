@@ -49,8 +49,6 @@ RULES += [
     "group_sums",
     "markers",
     "report",
-    "explore_cells",
-    "explore_plate",
     "explore",
     "split",
     "pseudobulk",

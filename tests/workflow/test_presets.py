@@ -22,10 +22,10 @@ from tests.workflow.runs import ROOT
 pytestmark = pytest.mark.workflow
 
 PLATE_RULES = ("load", "qc_filter", "normalize", "hvg", "select_genes")
-PLATE_RULES += ("group_sums", "explore_plate")
+PLATE_RULES += ("group_sums",)
 ATLAS_RULES = ("consensus", "concat_on_disk", "pca", "base", "subset", *SAMPLE_STEPS, "map")
 ATLAS_RULES += ("atlas", "by_gene", "cell_groups", "markers", "report")
-ATLAS_RULES += ("explore_cells", "explore")
+ATLAS_RULES += ("explore",)
 GPU_RULES = ("hvg", "select_genes", "pca", "neighbors", "umap", "leiden", "map", "integrate")
 ON_DEMAND = (
     "simulate",
@@ -131,7 +131,6 @@ def test_no_group_of_small_steps_waits_for_itself(tmp_path: Path):
     options = ("--profile", str(ROOT / "profiles/slurm"), "--nocolor")
     said = snakemake("--dry-run", *options, *("--configfile", "config/demo.yaml"), folder=tmp_path)
     plates = ("small_plates", "small_plates_selected", "small_plates_markers")
-    plates += ("small_plates_explore",)
     found = re.findall(r"Group job (\w+) ", said)
     assert sorted(found) == sorted([*plates, "small_atlas", "small_report"])
 
@@ -166,7 +165,7 @@ def test_every_rule_says_what_it_needs_and_where_it_reports(rule: str):
     # Steps that read a plate's counts again go on with it before the next plate is loaded.
     follows_load = rule in ("qc_filter", "doublets", "normalize", "hvg", "pseudobulk")
     assert parts.get("priority") == ("1" if follows_load else None)
-    alone = ("simulate", "split", "consensus", "cell_groups", "explore_cells", "explore", "publish")
+    alone = ("simulate", "split", "consensus", "cell_groups", "explore", "publish")
     assert ("group" in parts) == (rule not in alone)
     assert parts["conda"] == '"../../envs/cpu.yaml"'
     assert (ROOT / "workflow/rules" / parts["conda"].strip('"')).resolve().is_file()
@@ -299,7 +298,7 @@ def test_jobs_that_hold_blocks_ask_for_the_budget(ask, default):
     own = [rule for rule in DIRECTIVES if rule not in NEW_PLATES]
     holding = [rule for rule in own if "{BLOCK_OPTIONS}" in DIRECTIVES[rule]["shell"]]
     kept = {"split", "load", "normalize", "hvg", "select_genes", "concat_on_disk", "pca", "subset"}
-    kept |= {"group_sums", "by_gene", "explore_plate", "explore"}
+    kept |= {"group_sums", "by_gene", "explore"}
     assert set(holding) == kept | {"pseudobulk", "merge_pseudobulk", "doublets"}
     for rule in holding:
         (before, *_), (after, *_) = (told[rule]["mem_mb"]["small"] for told in (default, more))

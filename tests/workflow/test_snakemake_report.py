@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from markupsafe import Markup
 
-from scatlas.workflow.report._captions import caption
+from scatlas.workflow.report._page import caption
 from tests.helpers import browser as browser_tools
 from tests.workflow.conftest import CONFIG
 from tests.workflow.runs import ROOT, Project

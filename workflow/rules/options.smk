@@ -100,19 +100,6 @@ def digest_of_labels(wildcards):
     return json.loads(manifest.read_text("utf-8"))["plates"].get(wildcards.plate, "")
 
 
-def explore_digests(wildcards):
-    """Digests of what the pixels of the plates depend on, known after the checkpoint."""
-    return checkpoints.explore_cells.get().output.manifest
-
-
-def digests_of_pixels(wildcards):
-    """Digests of the page, and of the places and clusters of a plate's cells: a change of them
-    counts the plate again."""
-    facts = json.loads(Path(explore_digests(wildcards)).read_text("utf-8"))
-    # The manifest of an earlier run may lack a new plate.
-    return [facts["page"], facts["plates"].get(wildcards.plate, "")]
-
-
 def wilcoxon_option():
     """The sample, and the table of its marker genes."""
     if not CONFIG.markers.wilcoxon:

@@ -13,9 +13,14 @@ import numpy as np
 from scatlas._util.colours import colours
 from scatlas.compute.progress import progress_meter
 from scatlas.errors import DiskError, InputError
-from scatlas.export._nodes import NodeCopy, attributes, categories, n_values
-from scatlas.export._sinks import Hdf5Sink, ZarrV2Sink
-from scatlas.export._vitessce import view_config
+from scatlas.export._nodes import (
+    Hdf5Sink,
+    NodeCopy,
+    ZarrV2Sink,
+    attributes,
+    categories,
+    n_values,
+)
 from scatlas.io.files.anndata_file import Store
 from scatlas.io.files.atomic import atomic_path
 from scatlas.io.files.hdf5_elements import create_hdf5
@@ -24,11 +29,15 @@ from scatlas.io.products.gene_copy import GeneCopy, find_gene_copy, write_gene_c
 from scatlas.io.zarr_writer.elements import DICT, STRING_ARRAY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from scatlas.export._sinks import Sink
+    from scatlas.export._nodes import Sink
 
 _UMAP = "X_umap"
+# Columns with more categories make lists that nobody reads.
+_MAX_CATEGORIES = 100
+# Columns that are shown first.
+_FIRST = ("leiden", "plate")
 
 
 def to_h5ad(atlas: Path | str, out: Path | str) -> None:
@@ -124,7 +133,7 @@ def to_vitessce(atlas: Path | str, out: Path | str, *, block_budget: str | int =
     ):
         partial.mkdir()
         _copy_for_browsers(store, root, x, ZarrV2Sink(partial / "atlas.zarr"))
-        config = view_config(categories(root["obs"]))
+        config = _view_config(categories(root["obs"]))
         (partial / "view.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
 
 
@@ -171,12 +180,12 @@ def _x_by_gene(store: Store, root: Any, out: Path, block_budget: str | int) -> I
             "map: {cells: all}"
         )
         raise InputError(msg)
-    found = find_gene_copy(store)
+    copied = find_gene_copy(store)
     with ExitStack() as stack:
-        if isinstance(found, GeneCopy):
-            path = found.path
+        if isinstance(copied, GeneCopy):
+            path = copied.path
         elif store.is_url:
-            msg = f"{store.path}: {found}: copy the atlas to this machine first, and export that"
+            msg = f"{store.path}: {copied}: copy the atlas to this machine first, and export that"
             raise InputError(msg)
         else:
             # A fixed name, so that the next run removes the files of a killed one.
@@ -197,3 +206,52 @@ def _reading(store: Store) -> Iterator[None]:
         if isinstance(error.__cause__, OSError):
             raise error.__cause__ from error
         raise
+
+
+def _view_config(columns: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """View config of Vitessce (https://vitessce.io/docs/view-config-json, schema 1.0.16): the map,
+    the genes and the sets of cells of ``atlas.zarr`` in the same folder.
+    """
+    shown = [name for name in columns if 0 < len(columns[name]) <= _MAX_CATEGORIES]
+    shown.sort(key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
+    options = {
+        "obsFeatureMatrix": {"path": "X"},
+        "obsEmbedding": [{"path": "obsm/X_umap", "dims": [0, 1], "embeddingType": "UMAP"}],
+        "obsSets": [{"name": name, "path": f"obs/{name}"} for name in shown],
+    }
+    return {
+        "version": "1.0.16",
+        "name": "atlas",
+        "description": "",
+        "datasets": [
+            {
+                "uid": "A",
+                "name": "atlas",
+                "files": [{"fileType": "anndata.zarr", "url": "atlas.zarr", "options": options}],
+            }
+        ],
+        "coordinationSpace": {
+            "dataset": {"A": "A"},
+            "embeddingType": {"A": "UMAP"},
+            "obsSetColor": {"A": [color for name in shown for color in _colors(name, columns)]},
+        },
+        "layout": [
+            _view("scatterplot", 0, 0, 8, 12, embeddingType="A"),
+            _view("obsSets", 8, 0, 4, 6),
+            _view("featureList", 8, 6, 4, 6),
+        ],
+        "initStrategy": "auto",
+    }
+
+
+def _view(component: str, x: int, y: int, w: int, h: int, **scopes: str) -> dict[str, Any]:
+    scopes = {"dataset": "A", "obsSetColor": "A", **scopes}
+    return {"component": component, "coordinationScopes": scopes, "x": x, "y": y, "w": w, "h": h}
+
+
+def _colors(name: str, columns: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
+    values = columns[name]
+    return [
+        {"path": [name, value], "color": [int(color[i : i + 2], 16) for i in (1, 3, 5)]}
+        for value, color in zip(values, colours(len(values)), strict=True)
+    ]

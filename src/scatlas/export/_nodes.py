@@ -1,10 +1,11 @@
-"""Nodes of a Zarr store, copied piece by piece in bounded memory."""
+"""Nodes of a Zarr store, copied piece by piece in bounded memory to HDF5 or Zarr v2."""
 
 from __future__ import annotations
 
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+import h5py
 import numpy as np
 
 from scatlas.blocks import map_in_order
@@ -15,14 +16,73 @@ from scatlas.io.products.gene_copy import SOURCE_CHECKSUM
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
-    from scatlas.export._sinks import Sink
+    Attributes = Mapping[str, Any]
 
 # Values of a piece: 32 MB at 8 bytes per value. A multiple of all chunks of scatlas.
 _PIECE_VALUES = 2**22
 # Attributes that are about the files of a store.
-_OF_STORES = {*WRITER_ATTRIBUTE, VALUES_DIGEST, SOURCE_CHECKSUM}
+_FILE_ATTRIBUTES = {*WRITER_ATTRIBUTE, VALUES_DIGEST, SOURCE_CHECKSUM}
 _INT32 = np.iinfo(np.int32)
+# Values per chunk of a Zarr v2 store: a browser fetches a chunk of a gene at a time.
+WEB_CHUNK_VALUES = 2**16
+
+
+class Hdf5Sink:
+    """An open HDF5 file. Arrays lie in one piece, which every reader maps or reads fast; those of
+    text have no dtype. ``null`` is anndata's element for None.
+    """
+
+    def __init__(self, file: h5py.File) -> None:
+        self._file = file
+
+    def group(self, key: str, attributes: Attributes) -> None:
+        group = self._file.require_group(key) if key else self._file
+        _set_attributes(group, attributes)
+
+    def array(
+        self, key: str, shape: tuple[int, ...], dtype: np.dtype | None, attributes: Attributes
+    ) -> Any:
+        stored = h5py.string_dtype() if dtype is None else dtype
+        array = self._file.create_dataset(key, shape=shape, dtype=stored)
+        _set_attributes(array, attributes)
+        return array
+
+    def null(self, key: str, attributes: Attributes) -> None:
+        _set_attributes(self._file.create_dataset(key, data=h5py.Empty("f")), attributes)
+
+
+class ZarrV2Sink:
+    """A new Zarr v2 store without shards, which each version of Vitessce reads."""
+
+    def __init__(self, path: Path) -> None:
+        import zarr
+
+        self._root = zarr.create_group(path, zarr_format=2)
+
+    def group(self, key: str, attributes: Attributes) -> None:
+        group = self._root.require_group(key) if key else self._root
+        group.attrs.update(dict(attributes))
+
+    def array(
+        self, key: str, shape: tuple[int, ...], dtype: np.dtype | None, attributes: Attributes
+    ) -> Any:
+        width = max(1, int(np.prod(shape[1:])))
+        rows = max(1, WEB_CHUNK_VALUES // width)
+        return self._root.create_array(
+            key,
+            shape=shape,
+            dtype=str if dtype is None else dtype,
+            chunks=tuple(max(1, n) for n in (min(rows, shape[0]), *shape[1:])) if shape else (),
+            attributes=dict(attributes),
+        )
+
+    def null(self, key: str, attributes: Attributes) -> None:
+        self.array(key, (), np.dtype(bool), attributes)
+
+
+Sink = Hdf5Sink | ZarrV2Sink
 
 
 class NodeCopy:
@@ -84,9 +144,19 @@ class NodeCopy:
             self._passed.update(2 * piece.size)
 
 
+def _set_attributes(node: Any, attributes: Attributes) -> None:
+    """Set attributes as anndata writes them to HDF5."""
+    for name, value in attributes.items():
+        kept: Any = np.bool_(value) if isinstance(value, bool) else value
+        if isinstance(value, list | tuple):
+            is_text = all(isinstance(item, str) for item in value)
+            kept = np.array(value, h5py.string_dtype() if is_text else np.int64)
+        node.attrs[name] = kept
+
+
 def attributes(node: Any) -> dict[str, Any]:
     """Attributes of a node, without those about the files of a store."""
-    return {name: value for name, value in dict(node.attrs).items() if name not in _OF_STORES}
+    return {name: value for name, value in dict(node.attrs).items() if name not in _FILE_ATTRIBUTES}
 
 
 def pieces(array: Any) -> Iterator[tuple[slice, np.ndarray]]:
@@ -94,8 +164,8 @@ def pieces(array: Any) -> Iterator[tuple[slice, np.ndarray]]:
     width = max(1, int(np.prod(array.shape[1:])))
     size = max(1, _PIECE_VALUES // width)
     rows = [slice(lo, min(lo + size, array.shape[0])) for lo in range(0, array.shape[0], size)]
-    with closing(map_in_order(lambda i: np.asarray(array[rows[i]]), len(rows))) as found:
-        yield from zip(rows, found, strict=True)
+    with closing(map_in_order(lambda i: np.asarray(array[rows[i]]), len(rows))) as parts:
+        yield from zip(rows, parts, strict=True)
 
 
 def n_values(node: Any, *, skipped: tuple[str, ...] = ()) -> int:
@@ -118,9 +188,9 @@ def _narrow_dtype(array: Any, dtype: np.dtype) -> np.dtype:
 
 def categories(table: Any) -> Mapping[str, list[str]]:
     """Categories of the categorical columns of a table, by column."""
-    found = {}
+    names = {}
     for name in table.attrs["column-order"]:
         column = table[name]
         if is_group(column) and column.attrs.get("encoding-type") == "categorical":
-            found[name] = [str(value) for value in np.asarray(column["categories"][:])]
-    return found
+            names[name] = [str(value) for value in np.asarray(column["categories"][:])]
+    return names

@@ -1,22 +1,24 @@
-"""Cells of a map by pixel: exact whole numbers, which add up over plates in any order."""
+"""Cells of a map by pixel: exact whole numbers, which add up over blocks of cells in any order."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from scipy import sparse
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
+    from scipy import sparse
 
 # Pixels per side of the finest histogram, and of the means of genes and numbers.
 SIDE, MEANS_SIDE = 512, 128
 # Positions are 16-bit numbers: a pixel is made of their first bits.
 _STEPS = 65_536
 _MARGIN = 0.01  # of the side, around the cells
-# Counts of all levels of a column at most: their histograms are as fine as this allows.
-_MOST_COUNTS = 2**26
+# Most counts of all levels of a column: their histograms are as fine as this allows.
+_MAX_COUNTS = 2**26
 # Values are summed as multiples of this, so that sums are exact.
 FIXED_POINT = 1 / 1024
 
@@ -46,17 +48,17 @@ def positions(xy: NDArray[np.floating[Any]], box: Box) -> NDArray[np.uint16]:
     return np.nan_to_num(steps).clip(0, _STEPS - 1).astype(np.uint16)
 
 
-def pixels(places: NDArray[np.uint16], side: int) -> NDArray[np.int64]:
+def pixels(steps: NDArray[np.uint16], side: int) -> NDArray[np.int64]:
     """Pixel of each position; rows from the bottom, ``side`` (a power of two) pixels each."""
     shift = 16 - (side.bit_length() - 1)
-    at = (places >> shift).astype(np.int64)
+    at = (steps >> shift).astype(np.int64)
     return at[:, 1] * side + at[:, 0]
 
 
 def side_for(n_levels: int) -> int:
     """Pixels per side of the histograms of a column with this many levels."""
     side = SIDE
-    while side > 1 and n_levels * side**2 > _MOST_COUNTS:
+    while side > 1 and n_levels * side**2 > _MAX_COUNTS:
         side //= 2
     return side
 
@@ -68,45 +70,25 @@ class SparseCounts(NamedTuple):
     counts: NDArray[np.int64]  # cells of this level in this pixel
 
 
-NO_COUNTS = SparseCounts(np.empty(0, np.int64), np.empty(0, np.int64))
-
-
 def count_levels(
-    pixel: NDArray[np.int64], codes: NDArray[np.integer[Any]], n_levels: int, n_pixels: int
+    parts: Iterable[tuple[NDArray[np.int64], NDArray[np.int64]]], n_levels: int, n_pixels: int
 ) -> SparseCounts:
-    """Cells by level and pixel; those with code -1 have no level."""
-    is_known = codes >= 0
-    keys = codes[is_known].astype(np.int64) * n_pixels + pixel[is_known]
-    if keys.size * 8 < n_levels * n_pixels:  # few cells: sort them
-        return SparseCounts(*np.unique(keys, return_counts=True))
-    counts = np.bincount(keys, minlength=n_levels * n_pixels)
-    found = np.flatnonzero(counts)
-    return SparseCounts(found, counts[found])
-
-
-def add_counts(parts: list[SparseCounts]) -> SparseCounts:
-    """Sum of the counts of several plates."""
-    parts = [part for part in parts if part.keys.size]
-    if len(parts) < 2:  # as with one plate
-        return parts[0] if parts else NO_COUNTS
-    keys, place = np.unique(np.concatenate([part.keys for part in parts]), return_inverse=True)
-    total = np.zeros(keys.size, np.int64)
-    np.add.at(total, place, np.concatenate([part.counts for part in parts]))
-    return SparseCounts(keys, total)
-
-
-def sum_by_pixel(x: Any, pixel: NDArray[np.int64], n_pixels: int) -> sparse.csr_matrix:
-    """Sums of the values of cells by pixel, exact, in multiples of ``FIXED_POINT``.
-
-    ``x`` ``[n, n_columns]`` is CSR or dense; the result is int64 CSR ``[n_pixels, n_columns]``.
+    """Cells by level and pixel, of parts that have the pixel and the level of each cell; those of
+    level -1 have none.
     """
-    x = sparse.csr_matrix(x)
-    whole = sparse.csr_matrix(
-        (np.rint(x.data.astype(np.float64) / FIXED_POINT).astype(np.int64), x.indices, x.indptr),
-        shape=x.shape,
-    )
-    ones = np.ones(pixel.size, np.int64)
-    cells = sparse.csr_matrix((ones, (pixel, np.arange(pixel.size))), (n_pixels, pixel.size))
-    sums = cells @ whole
-    sums.sort_indices()
-    return sums
+    counts = np.zeros(n_levels * n_pixels, np.uint32)  # at most _MAX_COUNTS
+    for pixel, codes in parts:
+        is_known = codes >= 0
+        np.add.at(counts, codes[is_known] * n_pixels + pixel[is_known], np.uint32(1))
+    keys = np.flatnonzero(counts)
+    return SparseCounts(keys, counts[keys].astype(np.int64))
+
+
+def add_by_pixel(sums: NDArray[np.int64], x: sparse.csr_matrix, pixel: NDArray[np.int64]) -> None:
+    """Add the values of cells to the sums of their pixels, exact, in multiples of ``FIXED_POINT``.
+
+    ``x`` is ``[n, n_columns]``, ``sums`` ``[n_pixels, n_columns]``.
+    """
+    whole = np.rint(x.data.astype(np.float64) / FIXED_POINT).astype(np.int64)
+    row = np.repeat(pixel, np.diff(x.indptr))
+    np.add.at(sums.reshape(-1), row * sums.shape[1] + x.indices, whole)

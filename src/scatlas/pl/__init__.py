@@ -11,28 +11,26 @@ from typing import TYPE_CHECKING
 from scatlas._util.lazy_exports import exports
 
 if TYPE_CHECKING:
-    from scatlas.pl._before_after import before_after
+    from scatlas.pl._components import held_variance, pca_scree
     from scatlas.pl._density import umap_density
     from scatlas.pl._doublets import doublet_scores
     from scatlas.pl._genes import genes_by_plates, hvg_overlap
     from scatlas.pl._markers import marker_dots, marker_heat_map
-    from scatlas.pl._new_plates import held_variance, new_cells
-    from scatlas.pl._pca import pca_scree
     from scatlas.pl._qc import cells_kept, qc_violins
     from scatlas.pl._style import save
-    from scatlas.pl._umap import umap
+    from scatlas.pl._umap import before_after, new_cells, umap
 
 _EXPORTS = {
-    "before_after": "_before_after",
+    "before_after": "_umap",
     "cells_kept": "_qc",
     "doublet_scores": "_doublets",
     "genes_by_plates": "_genes",
-    "held_variance": "_new_plates",
+    "held_variance": "_components",
     "hvg_overlap": "_genes",
     "marker_dots": "_markers",
     "marker_heat_map": "_markers",
-    "new_cells": "_new_plates",
-    "pca_scree": "_pca",
+    "new_cells": "_umap",
+    "pca_scree": "_components",
     "qc_violins": "_qc",
     "save": "_style",
     "umap": "_umap",

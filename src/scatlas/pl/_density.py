@@ -36,7 +36,7 @@ PIXELS = 700  # per side
 _MARGIN = 0.02  # of the side
 _CELLS_AT_ONCE = 2**18
 _SAMPLED = 100_000  # cells that place the marks and bound the colours
-_LEAST_SAMPLED = 50  # of a category, or all its cells
+_MIN_SAMPLED = 50  # of a category, or all its cells
 # Opacity of a pixel with one cell: a rare group is still seen.
 _FAINTEST = 0.45
 
@@ -172,7 +172,7 @@ def _sample(
     for _, codes in _read_parts(read, n_cells) if n_names else ():
         sizes += np.bincount(codes.astype(np.int64) % (n_names + 1), minlength=n_names + 1)
     step = -(-n_cells // _SAMPLED)
-    steps = np.clip(sizes // _LEAST_SAMPLED, 1, step)
+    steps = np.clip(sizes // _MIN_SAMPLED, 1, step)
     parts, start = [], 0
     for xy, values in _read_parts(read, n_cells):
         rows = np.arange(start, start + len(xy))

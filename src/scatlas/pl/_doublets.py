@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_COLUMNS, _MOST = 4, 24
+_COLUMNS, _MAX_CAPTURES = 4, 24
 
 
 @styled
@@ -40,7 +40,7 @@ def doublet_scores(captures: Mapping[str, Mapping[str, Any]]) -> Figure:
     if not captures:
         msg = "there is no capture to draw: give the scores of at least one"
         raise InputError(msg)
-    largest = sorted(captures, key=lambda name: -captures[name]["n_cells"])[:_MOST]
+    largest = sorted(captures, key=lambda name: -captures[name]["n_cells"])[:_MAX_CAPTURES]
     shown = [name for name in captures if name in largest]
     columns = min(_COLUMNS, len(shown))
     rows = -(-len(shown) // columns)

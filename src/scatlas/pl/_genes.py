@@ -97,8 +97,8 @@ def genes_by_plates(
     n_plates = len(hvg)
     plates = np.arange(1, n_plates + 1)
     n_genes = np.bincount([*times.values()], minlength=n_plates + 1)[1:]
-    of_atlas = [times[gene] for gene in (times if chosen is None else chosen)]
-    n_chosen = np.bincount(of_atlas, minlength=n_plates + 1)[1:]
+    n_times = [times[gene] for gene in (times if chosen is None else chosen)]
+    n_chosen = np.bincount(n_times, minlength=n_plates + 1)[1:]
     made = figure(7.2, 4.0)
     ax = made.subplots()
     at_least = np.cumsum(n_genes[::-1])[::-1]

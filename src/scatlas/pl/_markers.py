@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Of one figure; then each group has fewer.
-_MAX_GENES = 80
+_MAX_GENES = 80  # of a figure; then each group has fewer
 _LARGEST_DOT = 9.0  # points
 _SHARES = (0.25, 0.5, 0.75, 1.0)
 
@@ -77,18 +76,13 @@ def marker_heat_map(mean: pd.DataFrame, markers: pd.DataFrame, *, n_genes: int =
 
     Parameters
     ----------
-    mean
-        Table [groups x genes] of numbers. The picture has its order, without groups that have no
-        markers.
-    markers
-        ``group`` and ``names`` (the gene) of the markers, the best of a group first.
-    n_genes
-        Number of markers per group; fewer where they would be more than 80 genes.
+    mean, markers, n_genes
+        As for :func:`marker_dots`.
 
     Raises
     ------
     InputError
-        There is no marker, or the table lacks a group or gene.
+        As :func:`marker_dots`.
     """
     groups, genes = _chosen(mean, mean, markers, n_genes)
     values = mean.loc[groups, genes].to_numpy(np.float64)

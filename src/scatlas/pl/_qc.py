@@ -134,16 +134,16 @@ class _Spread(NamedTuple):
 def _overview(table: pd.DataFrame) -> dict[str, _Spread]:
     """The spread of each metric: all values on a log scale, else up to the 99th percentile."""
     keep = table["keep"].to_numpy(bool)
-    found = {}
+    spreads = {}
     for column, *_, log in _METRICS:
         values = _as_drawn(table[column], log)
         there = np.isfinite(values)
         ends, kept = values[there], values[there & keep]
-        found[column] = _Spread(
+        spreads[column] = _Spread(
             tuple(np.quantile(ends, (0, 1) if log else (0, 0.99))) if ends.size else (),
             tuple(np.quantile(kept, _QUANTILES)) if kept.size else (),
         )
-    return found
+    return spreads
 
 
 def _limits(

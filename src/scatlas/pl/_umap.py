@@ -1,4 +1,4 @@
-"""The map of the cells."""
+"""Maps of the cells: all, before and after their plates were mixed, and of new plates."""
 
 from __future__ import annotations
 
@@ -15,15 +15,20 @@ from natsort import natsorted
 from scatlas import blocks
 from scatlas.columns import get_column
 from scatlas.elements import check_finite_values, get_obsm, get_table, to_contiguous
-from scatlas.pl._style import INK, colours, figure, short, styled
+from scatlas.errors import InputError
+from scatlas.pl._style import BLUE, GREY, INK, ORANGE, colours, figure, short, styled
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from anndata import AnnData
     from matplotlib.axes import Axes
     from matplotlib.collections import PathCollection
     from matplotlib.figure import Figure
+    from numpy.typing import NDArray
 
 SIDE = 6.0  # inches
+_HALF_SIDE = 4.5  # of each of two maps
 SHARE = 0.9  # of the figure's side that the map takes
 _ROWS = 26  # of the legend
 _NAMED = 76  # categories, three columns of the legend
@@ -31,6 +36,9 @@ _LONGEST = 32  # letters of a name in the legend
 _FEW = 7  # categories that colours alone tell apart
 _BINS = 40
 MISSING = "#d9d9d9"
+_PLATE_COLUMNS = 3  # of maps of new plates
+_MAX_PLATES = 12
+_PLATE_SIDE = 2.9  # inches per map
 
 
 @styled
@@ -71,6 +79,99 @@ def umap(
     ax.set_title(title_of_categories(color, len(names), adata.n_obs))
     legend(ax, codes, names, palette, label_clusters(ax, xy, codes, names))
     return made
+
+
+@styled
+def before_after(
+    adata: AnnData, color: str, *, before: str = "X_umap", after: str = "X_umap_harmony"
+) -> Figure:
+    """Cells on two maps, coloured by a column of ``obs`` with the same colours.
+
+    Parameters
+    ----------
+    adata
+        Annotated data with both maps in ``obsm`` [cells x 2].
+    color
+        Column of ``obs``, whose values are taken for categories.
+    before, after
+        Keys of ``obsm``.
+
+    Raises
+    ------
+    InputError
+        No such column or coordinates.
+    """
+    codes, names = categories(get_column(get_table(adata, "obs"), color, "color"))
+    palette = colours(len(names))
+    made = figure(2 * _HALF_SIDE, _HALF_SIDE, layout=None)
+    order = np.random.default_rng(0).permutation(adata.n_obs)
+    marks: dict[int, str] = {}
+    for column, (basis, title) in enumerate([(before, "before"), (after, "after")]):
+        ax = made.add_axes((0.03 + 0.49 * column, 0.05, 0.46, 0.88))
+        xy = positions(adata, basis)
+        scatter(ax, xy, codes, palette, order)
+        ax.set_title(f"{color}, {title}")
+        # Each value keeps one mark on both maps.
+        marks |= label_clusters(ax, xy, codes, names)
+    legend(ax, codes, names, palette, marks)
+    return made
+
+
+@styled
+def new_cells(
+    atlas: NDArray[np.floating],
+    plates: Mapping[str, tuple[NDArray[np.floating], NDArray[np.bool_]]],
+) -> Figure:
+    """Cells of new plates over the map of the atlas, one map per plate.
+
+    Of more than 12 plates, those with the largest share of cells unlike the atlas are drawn.
+
+    Parameters
+    ----------
+    atlas
+        Float [cells x 2]: map of the atlas, drawn in grey.
+    plates
+        By plate, the same of its cells, and which of them are unlike the atlas, bool [cells].
+
+    Raises
+    ------
+    InputError
+        There is no plate.
+    """
+    if not plates:
+        raise InputError("there is no plate to draw: give at least one")
+    names = sorted(plates, key=lambda name: -plates[name][1].mean())[:_MAX_PLATES]
+    names = [name for name in plates if name in names]
+    n_columns = min(_PLATE_COLUMNS, len(names))
+    n_rows = -(-len(names) // n_columns)
+    made = figure(_PLATE_SIDE * n_columns, (_PLATE_SIDE + 0.3) * n_rows + 0.3)
+    grid = made.subplots(n_rows, n_columns, squeeze=False, sharex=True, sharey=True).flat
+    order = np.random.default_rng(0)
+    for ax, name in zip(grid, names, strict=False):
+        xy, unlike = plates[name]
+        _points(ax, atlas, GREY)
+        shuffled = order.permutation(len(xy))
+        colour = np.where(unlike, ORANGE, BLUE)[shuffled]
+        _points(ax, xy[shuffled], colour)
+        ax.set(xticks=[], yticks=[])
+        ax.set_box_aspect(1)
+        ax.grid(visible=False)
+        ax.set_title(f"{short(name)}: {len(xy):,} cells,\n{100 * unlike.mean():.1f}% unlike")
+    for ax in list(grid)[len(names) :]:
+        ax.set_axis_off()
+    labels = {"atlas": GREY, "new, like the atlas": BLUE, "new, unlike the atlas": ORANGE}
+    handles = [
+        Line2D([], [], marker="o", linestyle="", markersize=4, color=colour, label=label)
+        for label, colour in labels.items()
+    ]
+    made.legend(handles=handles, loc="outside lower left", ncols=3, handletextpad=0.1)
+    return made
+
+
+def _points(ax: Axes, xy: NDArray[np.floating], colour: str | NDArray[np.str_]) -> None:
+    area = float(np.clip(20_000 / max(1, len(xy)), 0.2, 6))
+    x, y = np.asarray(xy)[:, :2].T
+    ax.scatter(x, y, s=area, c=colour, linewidths=0, rasterized=True)
 
 
 def empty_map() -> tuple[Figure, Axes]:

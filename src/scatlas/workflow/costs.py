@@ -4,8 +4,8 @@ Sources, in ``bench/results``: [1] ``scaling-2026-11-23``, the difference betwee
 cells with two threads; [2] ``samples-140-2026-11-25``, jobs of 3,000 cells with one thread; [3]
 ``map-2026-11-25``, processor seconds; [4] ``gpu-scale_out-2026-11-22`` with seven threads; [5]
 ``gpu-workflow-2026-11-26``, several jobs at a time; [6] ``explore-2026-11-25``, processor seconds;
-[7] ``gpu-preset-2026-11-26``, with the threads that its jobs had. A line without such a number is a
-guess from similar work.
+[7] ``gpu-preset-2026-11-26``, with the threads that its jobs had; [8] ``explore-2026-11-28``,
+processor seconds. A line without such a number is a guess from similar work.
 """
 
 from __future__ import annotations
@@ -59,9 +59,7 @@ COSTS = {
     "embedding": Cost(0.5, us_per_cell=9.6),  # [7], eight threads
     "integrate": Cost(2, us_per_cell=280),  # as neighbors, umap and leiden
     "report": Cost(3, us_per_cell=1.3),  # [5], per cell of the atlas
-    "explore_cells": Cost(0.5, us_per_cell=0.3),  # [6], and US_PER_PAGE_CELL
-    "explore_plate": Cost(0.5, us_per_cell=4.2),  # [6], and US_PER_PAGE_CELL
-    "explore": Cost(1, us_per_cell=15),  # per cell of the sample
+    "explore": Cost(1, us_per_cell=0.8),  # [8], and US_PER_PAGE_CELL
     # New plates on a finished atlas
     "reference": Cost(0.5, 15, 300),  # three passes like hvg, then neighbours
     "map_plate": Cost(0.5, 14, 300),
@@ -89,8 +87,8 @@ NS_PER_MOMENT = 2.1
 # costs as much as select_genes.
 NS_PER_COMPONENT = 23
 NS_PER_GENE_CUBED = 1
-# explore_cells and explore_plate read the labels of the sample, per cell of it [6].
-US_PER_PAGE_CELL = 1.2
+# explore packs the points of the page, per cell of the sample [6].
+US_PER_PAGE_CELL = 15
 US_PER_HARMONY_COMPONENT = 2  # per cell, for Harmony's usual number of rounds
 # markers reads sums of 20 groups and 20,000 genes from each plate.
 MARKERS_PLATE_S = 0.1

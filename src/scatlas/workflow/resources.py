@@ -79,9 +79,9 @@ GPU_COMPONENT_BYTES, GPU_NEIGHBOR_BYTES, GPU_MAP_MB = 12, 64, 200
 SAMPLE_MEMORY = 2
 # Cells that are mapped at a time.
 MAP_MB = 500
-# explore.html: histograms of a column, with the sums of genes; and per point its place and codes
-# (bench/results/explore-2026-11-25.txt).
-PAGE_MB, PAGE_MB_PER_CELL = 800, 0.5e-3
+# explore.html: histograms of a column, with the sums of genes; per point its position and codes
+# (bench/results/explore-2026-11-25.txt); and the position of each cell of the atlas.
+PAGE_MB, PAGE_MB_PER_CELL, POSITION_MB_PER_CELL = 800, 0.5e-3, 4e-6
 # The stratum of each cell of the atlas.
 STRATUM_MB_PER_CELL = 4e-6
 # The merged obs is written by column: an atlas needs a tenth of the memory of its plates' tables.
@@ -346,10 +346,9 @@ class Estimates:
                     extra_mb += STRATUM_MB_PER_CELL * self.atlas.cells
             case "map":
                 extra_mb = self._sample_mb + MAP_MB
-            case "explore_cells" | "explore_plate" | "explore":
-                extra_mb = PAGE_MB
-                if rule == "explore":
-                    extra_mb += PAGE_MB_PER_CELL * self.subset_cells
+            case "explore":
+                extra_mb = PAGE_MB + PAGE_MB_PER_CELL * self.subset_cells
+                extra_mb += POSITION_MB_PER_CELL * self.atlas.cells
         return extra_mb
 
     def runtime(self, rule: str, plate: str | None = None, threads: int = 1) -> int:
@@ -394,7 +393,7 @@ class Estimates:
     def core_seconds(self, rule: str, plate: str | None = None) -> float:
         """Seconds that a job is expected to take on one core, beside its fixed seconds."""
         match rule:
-            case "neighbors" | "umap" | "leiden" | "embedding" | "integrate" | "explore":
+            case "neighbors" | "umap" | "leiden" | "embedding" | "integrate":
                 size = Size(self.subset_cells, 0)
             case "reference":
                 size = Size(self.reference_cells, self.finished_atlas.values)
@@ -422,7 +421,7 @@ class Estimates:
                 return MARKERS_PLATE_S * len(self._plates)
             case "harmony":
                 return self._harmony_seconds(size.cells)
-            case "explore_cells" | "explore_plate":
+            case "explore":
                 return seconds + 1e-6 * US_PER_PAGE_CELL * self.subset_cells
             case "integrate" if not self._config.harmony:
                 return seconds + self._harmony_seconds(size.cells)

@@ -4,13 +4,14 @@ import { test } from "node:test";
 import { deflateRawSync } from "node:zlib";
 import { PAGE } from "./page.mjs";
 
-const { bytesOfBase64, inflate, joinPlanes, readCounts, readVarints, sumGaps } = await PAGE("unpack");
 const { categoryColours, expressionColour, hexOfRgb, MISSING, viridis } = await PAGE("colours");
 const density = await PAGE("density");
 const { discInsets } = await PAGE("canvas");
 const { Camera } = await PAGE("camera");
 const { formatCount, formatNumber, formatShare, shortName } = await PAGE("scales");
-const { Atlas, NO_CODE } = await PAGE("atlas");
+const {
+  Atlas, bytesOfBase64, inflate, joinPlanes, NO_CODE, readCounts, readVarints, sumGaps,
+} = await PAGE("atlas");
 
 test("bytes survive base 64 and deflate", async () => {
   const bytes = Uint8Array.from({ length: 1000 }, (_, i) => (i * i) % 256);
@@ -67,10 +68,12 @@ test("wider pixels keep the number of cells", () => {
   assert.equal(dense[2], 3);
 });
 
-test("points are counted by pixel", () => {
+test("a picture of points leaves out codes without a colour", () => {
   const places = Uint16Array.of(0, 0, 65535, 65535, 40000, 0);
-  assert.deepEqual([...density.countPoints(places, 2, () => true)], [1, 1, 0, 1]);
-  assert.deepEqual([...density.countPoints(places, 2, (i) => i === 2)], [0, 1, 0, 0]);
+  const rgba = Uint8Array.of(60, 90, 130, 160, 200, 0, 0, 0);
+  const made = density.pictureOfPoints(places, 2, Uint16Array.of(0, 1, 0), rgba).rgba;
+  assert.deepEqual([0, 1, 2, 3].map((pixel) => made[4 * pixel + 3] > 0), [true, true, false, false]);
+  assert.deepEqual([...made.slice(4, 7)], [60, 90, 130]);
 });
 
 test("few cells get wide pixels, many fine ones", () => {

@@ -4,11 +4,11 @@ import { test } from "node:test";
 import { PAGE } from "./page.mjs";
 
 const selection = await PAGE("selection");
-const { findEntries, searchEntries } = await PAGE("search");
+const { findEntries, searchEntries } = await PAGE("finder");
 const { readLink, writeLink } = await PAGE("permalink");
 const { cellsTsv, escapeXml, fileName, legendSvg } = await PAGE("export");
 const { legendRows } = await PAGE("legend");
-const { spreadOrder } = await PAGE("points");
+const { spreadOrder } = await PAGE("layers");
 const { Atlas, NO_CODE } = await PAGE("atlas");
 
 const HOSTILE = "<img src=x onerror='1'>\"&:,=";

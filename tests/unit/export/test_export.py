@@ -17,7 +17,6 @@ import scipy.sparse as sp
 import zarr
 
 import scatlas.export._nodes as nodes
-import scatlas.export._sinks as sinks
 from scatlas.compute.threads import use_threads
 from scatlas.errors import InputError
 from scatlas.export import to_annbatch, to_cellxgene, to_h5ad, to_vitessce
@@ -42,7 +41,7 @@ LINES = ("A549", "HeLa", "µ-line", "empty")
 def small_pieces(monkeypatch):
     """Pieces that are smaller than the arrays, and that cut rows."""
     monkeypatch.setattr(nodes, "_PIECE_VALUES", 500)
-    monkeypatch.setattr(sinks, "WEB_CHUNK_VALUES", 100)
+    monkeypatch.setattr(nodes, "WEB_CHUNK_VALUES", 100)
 
 
 def table():

@@ -16,10 +16,9 @@ import pytest
 from scatlas.errors import InputError
 from scatlas.io.files.checksums import write_json
 from scatlas.workflow.report import Results, _tables
-from scatlas.workflow.report._atlas_map import AtlasMap
 from scatlas.workflow.report._build import _milestones
-from scatlas.workflow.report._captions import caption
-from scatlas.workflow.report._page import cell_texts
+from scatlas.workflow.report._page import caption, cell_texts
+from scatlas.workflow.report._results import AtlasMap
 from tests.helpers import browser as browser_tools
 from tests.helpers.report_files import CAPTIONS, CONFIG, make_report, make_results
 
@@ -275,8 +274,8 @@ def test_the_map_shows_all_cells_of_the_atlas(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """As points and as density, with the same clusters by plate."""
-    monkeypatch.setattr("scatlas.workflow.report._atlas_map.MOST_POINTS", most_points)
-    monkeypatch.setattr("scatlas.workflow.report._atlas_map._MOST_NAMES", 30)
+    monkeypatch.setattr("scatlas.workflow.report._results.MAX_POINTS", most_points)
+    monkeypatch.setattr("scatlas.workflow.report._results._MAX_NAMES", 30)
     folder, results = with_atlas
     config = CONFIG | {"report": {"colors": [*CONFIG["report"]["colors"], "note"]}}
     make_report(folder, results, config)
@@ -309,7 +308,7 @@ def test_a_density_has_the_categories_of_the_points(
     with ad.settings.override(zarr_write_format=3, auto_shard_zarr_v3=False):
         cells.write_zarr(tmp_path / "atlas.zarr")
     for most_points in (3, 2):
-        monkeypatch.setattr("scatlas.workflow.report._atlas_map.MOST_POINTS", most_points)
+        monkeypatch.setattr("scatlas.workflow.report._results.MAX_POINTS", most_points)
         ax = AtlasMap(tmp_path / "atlas.zarr").picture("plate").axes[0]
         assert [text.get_text() for text in ax.get_legend().get_texts()] == [
             *("plate9", "plate10", "missing")
@@ -321,7 +320,7 @@ def test_a_density_has_the_categories_of_the_points(
 def test_columns_that_the_page_leaves_out_are_counted(
     with_atlas: tuple[Path, Results], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scatlas.workflow.report._build._MOST_COLUMNS", 1)
+    monkeypatch.setattr("scatlas.workflow.report._build._MAX_COLUMNS", 1)
     make_report(tmp_path, with_atlas[1])
     page = (tmp_path / "report.html").read_text()
     assert "and 3 more columns in tables/clusters_by_plate.tsv" in page

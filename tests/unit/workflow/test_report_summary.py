@@ -13,9 +13,8 @@ import pytest
 
 from scatlas.workflow.report import Results
 from scatlas.workflow.report._build import compare_plates
-from scatlas.workflow.report._links import Anchors, Explorer, cluster_links, marker_links
+from scatlas.workflow.report._links import Anchors, Explorer, Link, cluster_links, marker_links
 from scatlas.workflow.report._odd_plates import FACTS, PlateComparison
-from scatlas.workflow.report._page import Link
 from scatlas.workflow.report._summary import Summary, clusters_of_one_plate, summarize
 from tests.helpers.report_files import CONFIG, make_results
 

@@ -169,9 +169,7 @@ REQUESTS = {
         "cell_groups": (1, 2524, 14, 0, 0),
         "group_sums": (4, 5884, 58, 0, 0),
         "markers": (1, 2884, 10, 0, 0),
-        "explore_cells": (1, 2724, 13, 0, 0),
-        "explore_plate": (4, 5724, 13, 0, 0),
-        "explore": (4, 4103, 13, 0, 0),
+        "explore": (4, 4183, 14, 0, 0),
         "by_gene": (16, 3076, 13, 41500, 0),
         "publish": (1, 900, 210, 0, 0),
     },
@@ -199,9 +197,7 @@ REQUESTS = {
         "cell_groups": (1, 6524, 14, 0, 0),
         "group_sums": (38, 9884, 15, 0, 0),
         "markers": (1, 6884, 10, 0, 0),
-        "explore_cells": (1, 6724, 13, 0, 0),
-        "explore_plate": (38, 9724, 10, 0, 0),
-        "explore": (4, 8103, 13, 0, 0),
+        "explore": (4, 8183, 14, 0, 0),
         "by_gene": (38, 5924, 11, 41500, 0),
         "publish": (1, 900, 210, 0, 0),
     },
@@ -230,9 +226,7 @@ REQUESTS = {
         "cell_groups": (1, 2524, 14, 0, 0),
         "group_sums": (4, 5884, 106, 0, 0),
         "markers": (1, 174892, 2025, 0, 0),
-        "explore_cells": (1, 2724, 20, 0, 0),
-        "explore_plate": (4, 5724, 15, 0, 0),
-        "explore": (4, 12724, 35, 0, 0),
+        "explore": (4, 12804, 36, 0, 0),
         "by_gene": (16, 3076, 13, 41500, 0),
         "publish": (1, 900, 210, 0, 0),
     },
@@ -271,10 +265,10 @@ CONSTANT_THREADS = {
     "base",
 }
 CONSTANT_THREADS |= {"integrate", "report", "cell_groups", "markers"}
-CONSTANT_THREADS |= {"simulate", "merge_pseudobulk", "explore_cells", "explore"}
+CONSTANT_THREADS |= {"simulate", "merge_pseudobulk", "explore"}
 CONSTANT_THREADS |= {"publish"}
 PLATE_RULES = {"load", "qc_filter", "normalize", "doublets", "hvg", "select_genes", "pseudobulk"}
-PLATE_RULES |= {"group_sums", "explore_plate"}
+PLATE_RULES |= {"group_sums"}
 
 
 @pytest.mark.parametrize("name", CONFIGS)

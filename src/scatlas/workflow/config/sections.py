@@ -737,8 +737,8 @@ class Report(_Section):
     )
 
 
-class ExploreContent(_Section):
-    """Content of explore.html that each plate counts."""
+class Explore(_Section):
+    """The map as a page that opens by a double click."""
 
     columns: list[Text] = Field(
         [],
@@ -755,11 +755,6 @@ class ExploreContent(_Section):
             "most variable ones."
         ),
     )
-
-
-class Explore(ExploreContent):
-    """The map as a page that opens by a double click."""
-
     page: bool = Field(True, strict=True, description="false: no explore.html.")
     points: Positive = Field(
         1_000_000,
@@ -770,11 +765,6 @@ class Explore(ExploreContent):
     max_mb: Annotated[float, Field(strict=True, ge=3, le=100, allow_inf_nan=False)] = Field(
         30.0, description="Size of the page at most, in MB."
     )
-
-    @property
-    def content(self) -> ExploreContent:
-        """The keys that the job of a plate needs: others rerun the page alone."""
-        return ExploreContent(**self.model_dump(include=set(ExploreContent.model_fields)))
 
 
 class Cluster(_Section):

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from scatlas.io import atomic_path
-from scatlas.matrix.map_pixels import MEANS_SIDE, SIDE, box_of
+from scatlas.matrix.map_pixels import FIXED_POINT, MEANS_SIDE, SIDE, box_of
 from scatlas.workflow.explore._pack import (
     block_tags,
     coarsen,
@@ -18,35 +18,32 @@ from scatlas.workflow.explore._pack import (
     pack_json,
     page_bytes,
 )
-from scatlas.workflow.explore._pixels import count_cells, means_of
 from scatlas.workflow.explore._points import Points, in_threads, same_cells
 from scatlas.workflow.inline_page import content_policy, joined_scripts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from scatlas.workflow.explore._cells import MapCells
+    from scatlas.workflow.explore._cells import MapCells, MapPixels
     from scatlas.workflow.explore._choose import PageColumn
-    from scatlas.workflow.explore._pixels import PlatePixels
 
 _PAGE = Path(__file__).parent / "page"
-# Of the page's bytes at most; what one part leaves over goes to the next.
+# Largest shares of the page's bytes; what one part leaves over goes to the next.
 _COUNTS_SHARE, _POINTS_SHARE = 0.3, 0.8
 # A module follows those that it imports.
 SCRIPTS = (
-    *("unpack", "colours", "scales", "atlas", "camera", "density", "webgl", "canvas"),
-    *("points", "background", "labels", "overlay", "selection", "legend", "search"),
-    *("permalink", "export", "view", "panel", "pointer", "finder", "files", "controls"),
-    *("legends", "selection_facts", "explorer", "main"),
+    *("colours", "scales", "density", "atlas", "camera", "webgl", "canvas", "layers", "labels"),
+    *("selection", "legend", "permalink", "view", "panel", "export", "finder", "controls"),
+    "explorer",
 )
 _HIGH_MEAN = 99  # per cent of the pixels
-_MOST_PAIRS_PER_BYTE = 1.5  # of level and pixel: more never fit
+_MAX_PAIRS_PER_BYTE = 1.5  # of level and pixel: more never fit
 _MARKERS_SHOWN = 4  # of each group, beside its name
 
 
 def build(
     page: Path,
-    total: PlatePixels,
+    total: MapPixels,
     sample: MapCells,
     *,
     mixed: MapCells | None,
@@ -59,27 +56,28 @@ def build(
 ) -> dict[str, Any]:
     """Write the page, complete or not at all; return its numbers of cells, points, genes and bytes.
 
-    ``total`` has the pixels of all plates; ``sample`` is ``umap.h5ad``, whose cells become points,
+    ``total`` has the pixels of all cells; ``sample`` is ``umap.h5ad``, whose cells become points,
     and ``mixed`` ``integrated.h5ad``. The page has at most ``n_points`` points, or fewer so that it
     has at most ``max_bytes``; the same input gives the same bytes. ``sizes`` are options of
     :func:`scatlas.io.read_matrix`.
     """
+    n_cells = int(total.wide_cells.sum())
     code = _code()
     left = max_bytes - len(code.encode()) - 1000
     mixed = mixed if same_cells(sample, mixed) else None
     points = Points(sample, mixed, columns, genes)
     counts, sides = _counts(total, columns, int(_COUNTS_SHARE * left))
-    means, mean_highs = _means(total, len(genes))
+    means, mean_highs = _means(total)
     left -= page_bytes(counts) + page_bytes(means)
     # The names of levels and genes, whatever the numbers beside them are.
     described = {"columns": [column._asdict() for column in columns], "genes": list(genes)}
     left -= 2 * page_bytes({"meta": pack_json(described)}) + 4000 + 40 * len(genes)
-    of_points, rows = points.blocks(n_points, int(_POINTS_SHARE * left))
-    left -= page_bytes(of_points)
-    of_genes, highs, stride = points.gene_blocks(rows, left, **sizes)
-    box = box_of(sample.coordinates(0, sample.n_cells))
+    point_blocks, rows = points.blocks(n_points, int(_POINTS_SHARE * left))
+    left -= page_bytes(point_blocks)
+    gene_blocks, highs, stride = points.gene_blocks(rows, left, **sizes)
+    box = box_of(sample.coordinates())
     meta = {
-        "n_cells": total.n_cells,
+        "n_cells": n_cells,
         "n_points": rows.size,
         "n_sample": sample.n_cells,
         "box": list(box),
@@ -96,13 +94,13 @@ def build(
         ],
         "markers": _markers(markers, columns, genes),
     }
-    blocks = {"meta": pack_json(meta), **counts, **means, **of_points, **of_genes}
+    blocks = {"meta": pack_json(meta), **counts, **means, **point_blocks, **gene_blocks}
     text = code.replace("<!-- first -->", block_tags({k: blocks.pop(k) for k in _FIRST}))
     text = text.replace("<!-- data -->", block_tags(blocks))
     with atomic_path(page) as partial:
         partial.write_text(text, "utf-8")
     return {
-        "n_cells": total.n_cells,
+        "n_cells": n_cells,
         "n_points": int(rows.size),
         "n_gene_points": -(-rows.size // stride),
         "n_genes": len(genes),
@@ -116,7 +114,7 @@ _FIRST = ("meta", "cells")
 
 
 def _counts(
-    total: PlatePixels, columns: Sequence[PageColumn], max_bytes: int
+    total: MapPixels, columns: Sequence[PageColumn], max_bytes: int
 ) -> tuple[dict[str, bytes], list[int]]:
     """Blocks of the histograms, and the pixels per side of those of each column."""
     blocks, sides = {"cells": pack_counts(total.cells)}, []
@@ -126,7 +124,7 @@ def _counts(
         if side:
             counts = total.levels.pop(column.name)  # large, and not needed again
             share = left // (len(columns) - i)
-            while counts.keys.size > _MOST_PAIRS_PER_BYTE * share and side > 8:
+            while counts.keys.size > _MAX_PAIRS_PER_BYTE * share and side > 8:
                 counts, side = coarsen(counts, side), side // 2
             packed = {f"counts-{i}": pack_counts(counts)}
             while page_bytes(packed) > share and side > 8:
@@ -138,24 +136,27 @@ def _counts(
     return blocks, sides
 
 
-def _means(total: PlatePixels, n_genes: int) -> tuple[dict[str, bytes], np.ndarray]:
+def _means(total: MapPixels) -> tuple[dict[str, bytes], np.ndarray]:
     """Blocks of means by pixel, in the order of the pixels with cells, and the end of each scale.
 
     Pixels of few cells have extreme means: the scales end below the highest ones.
     """
-    _, genes, numbers = means_of(total, n_genes)
-    if len(genes):
+    used = np.flatnonzero(total.wide_cells)
+    genes = total.genes[used] * FIXED_POINT / total.wide_cells[used, None]
+    if used.size:
         highs = np.percentile(genes, _HIGH_MEAN, axis=0)
         highs = np.where(highs > 0, highs, genes.max(axis=0))
     else:
-        highs = np.zeros(n_genes)
+        highs = np.zeros(genes.shape[1])
     scaled = genes / np.where(highs > 0, highs, 1)
     codes = np.rint(255 * scaled.clip(0, 1)).astype(np.uint8)
-    known = np.where(np.isnan(numbers), 255, np.rint(numbers)).astype(np.uint8)
-    assert count_cells(total).sum() == total.n_cells
+    numbers = [
+        np.where(known > 0, np.rint(sums / np.maximum(known, 1)), 255).astype(np.uint8)[used]
+        for sums, known in total.numbers
+    ]
     tasks = {
         "gene-means": lambda: deflate(codes.T.tobytes()),
-        "number-means": lambda: deflate(known.T.tobytes()),
+        "number-means": lambda: deflate(b"".join(part.tobytes() for part in numbers)),
     }
     return in_threads(tasks), highs
 
@@ -169,15 +170,14 @@ def _markers(
     text = dict.fromkeys(("by", "group", "names"), str)
     table = pd.read_csv(markers, sep="\t", dtype=text, keep_default_na=False)
     gene_of = {name: i for i, name in enumerate(genes)}
-    found = []
+    groups = []
     for i, column in enumerate(columns):
         level_of = {name: j for j, name in enumerate(column.levels)}
-        of_column = table[table["by"] == column.name]
-        for group, rows in of_column.groupby("group", sort=False):
+        for group, rows in table[table["by"] == column.name].groupby("group", sort=False):
             known = [gene_of[name] for name in rows["names"] if name in gene_of]
             if known and group in level_of:
-                found.append([i, level_of[group], known[:_MARKERS_SHOWN]])
-    return found
+                groups.append([i, level_of[group], known[:_MARKERS_SHOWN]])
+    return groups
 
 
 def _code() -> str:

@@ -1,30 +1,44 @@
-"""Cells with places on the map: all of ``atlas.zarr``, or the sample of ``umap.h5ad``."""
+"""Cells of the map, all of ``atlas.zarr`` or the sample of ``umap.h5ad``, and their pixels."""
 
 from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import h5py
 import numpy as np
 from anndata.io import read_elem
+from scipy import sparse
 
 from scatlas import blocks
-from scatlas.errors import InputError
 from scatlas.io import read_matrix
 from scatlas.io.files.local_zarr import open_with_zarr_python
 from scatlas.io.tables.column import Column
+from scatlas.matrix.map_pixels import (
+    MEANS_SIDE,
+    SIDE,
+    SparseCounts,
+    add_by_pixel,
+    box_of,
+    count_levels,
+    pixels,
+    positions,
+)
+from scatlas.workflow.explore._choose import N_CODES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     import pandas as pd
     from numpy.typing import NDArray
-    from scipy import sparse
 
     from scatlas.io.files.local_zarr import StoredGroup
+    from scatlas.workflow.explore._choose import PageColumn
+
+_CELLS_AT_ONCE = 2**18
 
 
 @dataclass(frozen=True)
@@ -35,21 +49,18 @@ class MapCells:
 
     @contextmanager
     def open(self) -> Iterator[StoredGroup]:
-        """Root group of the store."""
-        if self.is_sample:
+        if self.path.suffix == ".h5ad":
             with h5py.File(self.path, "r") as file:
                 yield file
         else:
-            yield open_with_zarr_python(self.path)
+            yield self._root
 
-    @property
-    def is_sample(self) -> bool:
-        """Whether the store is the sample."""
-        return self.path.suffix == ".h5ad"
+    @cached_property
+    def _root(self) -> StoredGroup:
+        return open_with_zarr_python(self.path)
 
     @property
     def n_cells(self) -> int:
-        """Number of cells."""
         with self.open() as root:
             return int(root["obsm/X_umap"].shape[0])
 
@@ -59,13 +70,13 @@ class MapCells:
             column = self._column(root, root["obs"].attrs["_index"])
             return np.asarray(column.take(rows), dtype=object)
 
-    def coordinates(self, lo: int, hi: int, *, key: str = "X_umap") -> NDArray[np.float32]:
-        """Places of the cells of some rows, ``[n, 2]``."""
+    def coordinates(self, rows: slice = slice(None), *, key: str = "X_umap") -> NDArray[np.float32]:
+        """Coordinates of some rows, ``[n, 2]``."""
         with self.open() as root:
-            return np.asarray(root[f"obsm/{key}"][lo:hi])[:, :2]
+            return np.asarray(root[f"obsm/{key}"][rows])[:, :2]
 
     def has_coordinates(self, key: str) -> bool:
-        """Whether the cells have such places, too."""
+        """Whether the cells have such coordinates, too."""
         with self.open() as root:
             return key in root["obsm"]
 
@@ -76,10 +87,10 @@ class MapCells:
             names = root["obs"].attrs["column-order"]
             return [name for name in names if Column.find(self.path, root["obs"], name)]
 
-    def values(self, name: str, lo: int, hi: int) -> Any:
-        """Values of a column of some rows, as pandas keeps them."""
+    def values(self, name: str) -> Any:
+        """Values of a column, as pandas keeps them."""
         with self.open() as root:
-            return self._column(root, name).array(lo, hi)
+            return self._column(root, name).array(0, self.n_cells)
 
     def categories(self, name: str) -> list[str] | None:
         """Categories of a column as text; None if it has none."""
@@ -88,44 +99,95 @@ class MapCells:
             return column.categories.astype(str).tolist() if column.kind == "categorical" else None
 
     def var(self) -> pd.DataFrame:
-        """Table of the genes."""
         with self.open() as root:
             return read_elem(root["var"])
 
-    def rows_of(self, plate: str) -> tuple[int, int]:
-        """First row of a plate and the row after its last; equal if it has no cell."""
-        return self.rows_by_plate().get(plate, (0, 0))
-
-    def rows_by_plate(self) -> dict[str, tuple[int, int]]:
-        """First row of each plate and the row after its last; cells of a plate must be together."""
-        rows: dict[str, tuple[int, int]] = {}
+    def codes(self, column: PageColumn) -> Iterator[NDArray[np.int64]]:
+        """Codes of a column, for each part of the cells."""
         with self.open() as root:
-            column = self._column(root, "plate")
-            is_categorical = column.kind == "categorical"
-            for lo, hi in column.spans(wide=True):
-                plates = column.values(lo, hi) if is_categorical else column.text(lo, hi)
-                starts = np.flatnonzero(np.append(True, plates[1:] != plates[:-1])).tolist()
-                for start, end in zip(starts, [*starts[1:], hi - lo], strict=True):
-                    if is_categorical and plates[start] < 0:
-                        continue
-                    value = plates[start]
-                    plate = str(column.categories[value] if is_categorical else value)
-                    first, last = rows.get(plate, (lo + start, lo + start))
-                    if last != lo + start:
-                        msg = (
-                            f"{self.path}: the cells of plate {plate!r} are not together: build it "
-                            "again"
-                        )
-                        raise InputError(msg)
-                    rows[plate] = first, lo + end
-        return rows
+            values = self._column(root, column.name)
+            for rows in self.row_ranges():
+                yield column.codes(values.array(rows.start, rows.stop))
 
-    def expression(
-        self, lo: int, hi: int, genes: NDArray[np.int64], **sizes: Any
-    ) -> Iterator[sparse.csr_matrix]:
-        """Log-normalised values of some genes, block by block of the rows."""
-        x, _ = read_matrix(self.path, **sizes)
-        yield from blocks.stream(x[lo:hi], lambda block: block[:, genes])
+    def row_ranges(self) -> Iterator[slice]:
+        """Rows of the parts that are read at once: text of many cells takes much memory."""
+        n_cells = self.n_cells
+        for lo in range(0, n_cells, _CELLS_AT_ONCE):
+            yield slice(lo, min(lo + _CELLS_AT_ONCE, n_cells))
+
+    def expression(self, genes: Sequence[str], **sizes: Any) -> Iterator[sparse.csr_matrix]:
+        """Log-normalised values of some genes, block by block of the rows; no block without genes.
+
+        ``sizes`` are options of :func:`scatlas.io.read_matrix`.
+        """
+        if genes:
+            columns = self.var().index.get_indexer(list(genes))
+            x, _ = read_matrix(self.path, **sizes)
+            yield from blocks.stream(x, lambda block: sparse.csr_matrix(block[:, columns]))
 
     def _column(self, root: StoredGroup, name: str) -> Column:
         return Column.open(self.path, root["obs"], name)
+
+
+class MapPixels(NamedTuple):
+    """Cells and sums by pixel of the map; the means of genes and numbers have wider pixels."""
+
+    cells: SparseCounts  # SIDE per side
+    # By column of categories: cells by level and pixel, PageColumn.side per side.
+    levels: dict[str, SparseCounts]
+    wide_cells: NDArray[np.int64]  # [MEANS_SIDE**2]
+    genes: NDArray[np.int64]  # [MEANS_SIDE**2, n_genes], sums in multiples of FIXED_POINT
+    # By column of numbers, [2, MEANS_SIDE**2]: sums of the codes, and cells with a number.
+    numbers: list[NDArray[np.int64]]
+
+
+def count_pixels(
+    cells: MapCells,
+    sample: MapCells,
+    columns: Sequence[PageColumn],
+    genes: Sequence[str],
+    **sizes: Any,
+) -> MapPixels:
+    """Count the cells by pixel of the box around the sample, a part or block of them at a time.
+
+    ``sizes`` are options of :func:`scatlas.io.read_matrix`.
+    """
+    box = box_of(sample.coordinates())
+    steps = np.empty((cells.n_cells, 2), np.uint16)
+    for rows in cells.row_ranges():
+        steps[rows] = positions(cells.coordinates(rows), box)
+
+    def pixel_parts(side: int) -> Iterator[NDArray[np.int64]]:
+        return (pixels(steps[rows], side) for rows in cells.row_ranges())
+
+    all_parts = ((pixel, np.zeros_like(pixel)) for pixel in pixel_parts(SIDE))
+    everywhere = count_levels(all_parts, 1, SIDE**2)
+    wide_cells = np.zeros(MEANS_SIDE**2, np.int64)
+    for pixel in pixel_parts(MEANS_SIDE):
+        wide_cells += np.bincount(pixel, minlength=wide_cells.size)
+    levels, numbers = {}, []
+    for column in columns:
+        side = column.side if column.kind == "category" else MEANS_SIDE
+        parts = zip(pixel_parts(side), cells.codes(column), strict=True)
+        if column.kind == "category":
+            levels[column.name] = count_levels(parts, len(column.levels), side**2)
+        else:
+            numbers.append(_sum_numbers(parts))
+    sums, first = np.zeros((MEANS_SIDE**2, len(genes)), np.int64), 0
+    for block in cells.expression(genes, **sizes):
+        last = first + block.shape[0]
+        add_by_pixel(sums, block, pixels(steps[first:last], MEANS_SIDE))
+        first = last
+    return MapPixels(everywhere, levels, wide_cells, sums, numbers)
+
+
+def _sum_numbers(
+    parts: Iterable[tuple[NDArray[np.int64], NDArray[np.int64]]],
+) -> NDArray[np.int64]:
+    """Sums of the codes of numbers, and cells with a number, by pixel."""
+    sums = np.zeros((2, MEANS_SIDE**2))  # whole numbers, far below 2**53
+    for pixel, codes in parts:
+        known = codes < N_CODES
+        sums[0] += np.bincount(pixel[known], codes[known], minlength=MEANS_SIDE**2)
+        sums[1] += np.bincount(pixel[known], minlength=MEANS_SIDE**2)
+    return sums.astype(np.int64)

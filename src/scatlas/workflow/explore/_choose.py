@@ -1,4 +1,4 @@
-"""Which columns and genes the page has. All jobs choose the same ones, from the same files."""
+"""Which columns and genes the page has."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from scatlas.workflow.config.sections import ExploreContent
+    from scatlas.workflow.config.sections import Explore
     from scatlas.workflow.explore._cells import MapCells
 
 logger = logging.getLogger("scatlas")
 
-_MOST_LEVELS = 10_000
-_MOST_INTEGERS = 76  # of more values, they measure cells
-_MOST_COLUMNS = 24
+_MAX_LEVELS = 10_000
+_MAX_INTEGERS = 76  # of more values, they measure cells
+_MAX_COLUMNS = 24
 _FIRST = ("leiden", "plate", "cell_line", "drug")
-_OF_MARKERS = 2 / 3  # of the genes; the others are the most variable ones
+_MARKERS_SHARE = 2 / 3  # of the genes; the others are the most variable ones
 _VARIABLE = ("dispersions_norm", "variances_norm", "residual_variances")
 # Numbers become 0 to 254; 255 is for cells without a number.
 N_CODES = 255
@@ -59,7 +59,7 @@ class PageColumn(NamedTuple):
 
 
 def choose(
-    cells: MapCells, sample: MapCells, wanted: ExploreContent, markers: Path | None
+    cells: MapCells, sample: MapCells, wanted: Explore, markers: Path | None
 ) -> tuple[list[PageColumn], list[str]]:
     """Columns and genes of the page; the cells of ``sample`` become points."""
     genes = choose_genes(sample.var(), markers, wanted.n_genes)
@@ -73,15 +73,15 @@ def choose_columns(
 
     Without names in ``wanted``: all that have colours, 24 at most.
     """
-    of_all = set(cells.columns)
-    known = [name for name in sample.columns if name != ATLAS_ROW and name in of_all]
+    stored = set(cells.columns)
+    known = [name for name in sample.columns if name != ATLAS_ROW and name in stored]
     if not wanted:
         first = [name for name in _FIRST if name in known]
-        found = (_describe(cells, sample, name) for name in dict.fromkeys([*first, *known]))
-        columns = [column for column in found if column and _is_useful(column)]
-        for column in columns[_MOST_COLUMNS:]:
-            logger.info("obs[%r] is not on the page, which has %d", column.name, _MOST_COLUMNS)
-        return columns[:_MOST_COLUMNS]
+        candidates = (_describe(cells, sample, name) for name in dict.fromkeys([*first, *known]))
+        columns = [c for c in candidates if c and (c.kind == "number" or len(c.levels) > 1)]
+        for column in columns[_MAX_COLUMNS:]:
+            logger.info("obs[%r] is not on the page, which has %d", column.name, _MAX_COLUMNS)
+        return columns[:_MAX_COLUMNS]
     columns = []
     for name in dict.fromkeys(wanted):
         if name not in known:
@@ -94,7 +94,7 @@ def choose_columns(
         if described is None:
             msg = (
                 f"{sample.path}: obs[{name!r}], which explore.columns names, has more than "
-                f"{_MOST_LEVELS:,} values or none: leave it out"
+                f"{_MAX_LEVELS:,} values or none: leave it out"
             )
             raise InputError(msg)
         columns.append(described)
@@ -106,18 +106,14 @@ def certain_columns(wanted: Sequence[str]) -> frozenset[str]:
     return frozenset(wanted or _FIRST)
 
 
-def _is_useful(column: PageColumn) -> bool:
-    return column.kind == "number" or len(column.levels) > 1
-
-
 def _describe(cells: MapCells, sample: MapCells, name: str) -> PageColumn | None:
     """A column of the page; None if it has no value, or names each cell."""
     n_cells = sample.n_cells
-    values = sample.values(name, 0, n_cells)
+    values = sample.values(name)
     series = pd.Series(values)
     is_integer = pd.api.types.is_integer_dtype(series)
     is_category = not pd.api.types.is_numeric_dtype(series) or series.dtype == bool
-    if is_category or (is_integer and series.nunique() <= _MOST_INTEGERS):
+    if is_category or (is_integer and series.nunique() <= _MAX_INTEGERS):
         return _category(name, series, cells.categories(name), n_cells)
     numbers = _as_numbers(values)
     numbers = numbers[np.isfinite(numbers)]
@@ -135,7 +131,7 @@ def _category(
 ) -> PageColumn | None:
     is_categorical = categories is not None
     names = categories or [str(value) for value in series.dropna().unique()]
-    if not names or len(names) > min(_MOST_LEVELS, max(n_cells // 2, 2)):
+    if not names or len(names) > min(_MAX_LEVELS, max(n_cells // 2, 2)):
         return None
     names = list(dict.fromkeys(names))
     # Keep an order that somebody has given; else plate10 comes after plate9.
@@ -147,12 +143,12 @@ def _category(
 def _codes_of(values: Any, levels: list[str]) -> NDArray[np.int64]:
     index = pd.Index(levels, dtype=object)
     if isinstance(values, pd.Categorical):
-        of_category = index.get_indexer(values.categories.astype(str).astype(object))
-        return np.append(of_category, -1)[values.codes].astype(np.int64)
+        level_positions = index.get_indexer(values.categories.astype(str).astype(object))
+        return np.append(level_positions, -1)[values.codes].astype(np.int64)
     series = pd.Series(values)
     codes, distinct = pd.factorize(series)
-    place = index.get_indexer(pd.Index([str(value) for value in distinct], dtype=object))
-    return np.append(place, -1)[codes].astype(np.int64)
+    level_positions = index.get_indexer(pd.Index([str(v) for v in distinct], dtype=object))
+    return np.append(level_positions, -1)[codes].astype(np.int64)
 
 
 def _as_numbers(values: Any) -> NDArray[np.float64]:
@@ -169,7 +165,7 @@ def choose_genes(var: pd.DataFrame, markers: Path | None, n_genes: int) -> list[
         text = dict.fromkeys(("by", "group", "names"), str)
         table = pd.read_csv(markers, sep="\t", dtype=text, keep_default_na=False)
         table = table[table["names"].isin(var.index)].sort_values("rank", kind="stable")
-        chosen = list(dict.fromkeys(table["names"]))[: int(n_genes * _OF_MARKERS)]
+        chosen = list(dict.fromkeys(table["names"]))[: int(n_genes * _MARKERS_SHARE)]
     by = [name for name in _VARIABLE if name in var]
     order = var.sort_values(by[0], ascending=False, kind="stable") if by else var
     return list(dict.fromkeys([*chosen, *order.index]))[:n_genes]

@@ -1,4 +1,4 @@
-"""Numbers as text of a page: arrays of bytes, deflated, in base 64 (``page/unpack.js`` reads them).
+"""Numbers as text of a page: arrays of bytes, deflated, in base 64 (``page/atlas.js`` reads them).
 
 Browsers inflate "deflate-raw" without a library.
 """
@@ -51,10 +51,10 @@ def pack_16_bit(*arrays: NDArray[np.uint16]) -> bytes:
     return deflate(np.concatenate(planes).astype(np.uint8))
 
 
-def pack_counts(found: SparseCounts) -> bytes:
+def pack_counts(cells: SparseCounts) -> bytes:
     """Length, gaps of the keys and counts as variable-length integers (LEB128)."""
-    gaps = np.diff(found.keys, prepend=0)
-    return deflate(varints(np.concatenate([[found.keys.size], gaps, found.counts])))
+    gaps = np.diff(cells.keys, prepend=0)
+    return deflate(varints(np.concatenate([[cells.keys.size], gaps, cells.counts])))
 
 
 def varints(values: NDArray[np.int64]) -> NDArray[np.uint8]:
@@ -74,14 +74,14 @@ def varints(values: NDArray[np.int64]) -> NDArray[np.uint8]:
     return out
 
 
-def coarsen(found: SparseCounts, side: int) -> SparseCounts:
+def coarsen(cells: SparseCounts, side: int) -> SparseCounts:
     """Counts of pixels twice as wide."""
-    level, pixel = np.divmod(found.keys.astype(np.int32), side**2)
+    level, pixel = np.divmod(cells.keys.astype(np.int32), side**2)
     row, column = np.divmod(pixel, side)
     half = side // 2
     keys = level * half**2 + row // 2 * half + column // 2
     dense = np.zeros(int(keys.max(initial=-1)) + 1, np.int64)
-    np.add.at(dense, keys, found.counts)
+    np.add.at(dense, keys, cells.counts)
     used = np.flatnonzero(dense)
     return SparseCounts(used, dense[used])
 

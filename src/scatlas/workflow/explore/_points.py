@@ -1,9 +1,10 @@
-"""The sample as points of the page: places, codes of the columns, names and genes."""
+"""The sample as points of the page: positions, codes of the columns, names and genes."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,11 +12,10 @@ import numpy as np
 from scatlas.compute.threads import n_threads
 from scatlas.matrix.map_pixels import box_of, positions
 from scatlas.workflow.explore._pack import deflate, pack_16_bit, pack_codes, page_bytes, varints
-from scatlas.workflow.explore._pixels import codes_of
 from scatlas.workflow.sample import ATLAS_ROW
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from scatlas.workflow.explore._choose import PageColumn
 
 # Points with genes at most, before the size of the page decides.
-_MOST_GENE_POINTS = 250_000
-# Names of the cells at most, of all that points take; else the page has their rows.
+_MAX_GENE_POINTS = 250_000
+# Largest share of what points take for the names of the cells; else the page has their rows.
 _NAMES_SHARE = 0.4
 
 
@@ -41,38 +41,38 @@ class Points:
         """Blocks of as many points as fit into the bytes, and their rows in the sample."""
         n_cells = self.sample.n_cells
         n_points = min(n_points, n_cells)
-        packed = self._packed(n_cells)
+        packed = self._packed()
         while True:
             # Evenly over the sample, whose rows are in the order of the atlas.
             rows = (np.arange(n_points) * n_cells) // max(n_points, 1)
-            found = packed(rows)
-            size = page_bytes(found)
+            blocks = packed(rows)
+            size = page_bytes(blocks)
             if size <= max_bytes or n_points < 2:
-                return found, rows
+                return blocks, rows
             n_points = int(n_points * 0.97 * max_bytes / size)
 
-    def _packed(self, n_cells: int) -> Any:
+    def _packed(self) -> Callable[[NDArray[np.int64]], dict[str, bytes]]:
         """Function that packs some rows."""
-        places = {"xy": _positions_of(self.sample, "X_umap")}
+        maps = {"xy": _positions_of(self.sample, "X_umap")}
         if self.mixed is not None:
-            places["xy-1"] = _positions_of(self.mixed, "X_umap_harmony")
-        codes = [codes_of(self.sample, column, 0, n_cells) for column in self.columns]
-        atlas_rows = self.sample.values(ATLAS_ROW, 0, n_cells)
+            maps["xy-1"] = _positions_of(self.mixed, "X_umap_harmony")
+        codes = [np.concatenate([*self.sample.codes(column)]) for column in self.columns]
+        atlas_rows = self.sample.values(ATLAS_ROW)
 
         def packed(rows: NDArray[np.int64]) -> dict[str, bytes]:
-            tasks = {name: _call(pack_16_bit, *xy[rows].T) for name, xy in places.items()}
+            tasks = {name: partial(pack_16_bit, *xy[rows].T) for name, xy in maps.items()}
             for i, (column, values) in enumerate(zip(self.columns, codes, strict=True)):
                 if column.kind == "category":
-                    tasks[f"column-{i}"] = _call(pack_codes, values[rows], len(column.levels))
+                    tasks[f"column-{i}"] = partial(pack_codes, values[rows], len(column.levels))
                 else:
-                    tasks[f"column-{i}"] = _call(deflate, values[rows].astype(np.uint8))
+                    tasks[f"column-{i}"] = partial(deflate, values[rows].astype(np.uint8))
             names = "\n".join(str(name) for name in self.sample.names(rows))
-            tasks["names"] = _call(deflate, names.encode("utf-8"))
-            found = in_threads(tasks)
-            if len(found["names"]) > _NAMES_SHARE * sum(map(len, found.values())):
-                del found["names"]
-                found["rows"] = deflate(varints(np.diff(atlas_rows[rows], prepend=0)))
-            return found
+            tasks["names"] = partial(deflate, names.encode("utf-8"))
+            blocks = in_threads(tasks)
+            if len(blocks["names"]) > _NAMES_SHARE * sum(map(len, blocks.values())):
+                del blocks["names"]
+                blocks["rows"] = deflate(varints(np.diff(atlas_rows[rows], prepend=0)))
+            return blocks
 
         return packed
 
@@ -80,14 +80,14 @@ class Points:
         self, rows: NDArray[np.int64], max_bytes: int, **sizes: Any
     ) -> tuple[dict[str, bytes], NDArray[np.float64], int]:
         """A block per gene of every n-th point, the value of each gene's highest code, and n."""
-        stride = -(-rows.size // _MOST_GENE_POINTS) or 1
+        stride = -(-rows.size // _MAX_GENE_POINTS) or 1
         values, highs = self._quantised(rows[::stride], **sizes)
         while True:
-            tasks = {f"gene-{i}": _call(deflate, row) for i, row in enumerate(values)}
-            found = in_threads(tasks)
-            size = page_bytes(found)
+            tasks = {f"gene-{i}": partial(deflate, row) for i, row in enumerate(values)}
+            blocks = in_threads(tasks)
+            size = page_bytes(blocks)
             if size <= max_bytes or values.shape[1] < 2:
-                return found, highs, stride
+                return blocks, highs, stride
             step = max(2, int(np.ceil(size / max(max_bytes, 1))))
             values, stride = np.ascontiguousarray(values[:, ::step]), stride * step
 
@@ -95,17 +95,15 @@ class Points:
         self, rows: NDArray[np.int64], **sizes: Any
     ) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
         """Values of the genes as 0 (none) to 255, ``[n_genes, n]``, and the highest of each."""
-        place = self.sample.var().index.get_indexer(list(self.genes))
         out = np.zeros((len(self.genes), rows.size), np.uint8)
         highs = np.zeros(len(self.genes))
         parts, first, done = [], 0, 0
-        if not len(self.genes):
-            return out, highs
         # Real numbers wait as CSR until the highest value of each gene is known.
-        for block in self.sample.expression(0, self.sample.n_cells, place, **sizes):
+        for block in self.sample.expression(self.genes, **sizes):
             end = int(np.searchsorted(rows, first + block.shape[0]))
             kept = block[rows[done:end] - first].tocsc()
-            highs = np.maximum(highs, _column_max(kept))
+            if end > done:
+                highs = np.maximum(highs, kept.max(axis=0).toarray().ravel())
             parts.append((done, kept))
             first, done = first + block.shape[0], end
         for start, kept in parts:
@@ -116,19 +114,9 @@ class Points:
         return out, highs
 
 
-def _column_max(x: Any) -> NDArray[np.float64]:
-    if not x.shape[0]:
-        return np.zeros(x.shape[1])
-    return np.asarray(x.max(axis=0).toarray(), np.float64).ravel()
-
-
 def _positions_of(cells: MapCells, key: str) -> NDArray[np.uint16]:
-    xy = cells.coordinates(0, cells.n_cells, key=key)
+    xy = cells.coordinates(key=key)
     return positions(xy, box_of(xy))
-
-
-def _call(function: Any, *arguments: Any) -> Any:
-    return lambda: function(*arguments)
 
 
 def in_threads(tasks: dict[str, Any]) -> dict[str, bytes]:
@@ -141,5 +129,5 @@ def same_cells(sample: MapCells, other: MapCells | None) -> bool:
     """Whether another file has a second map of the same cells."""
     if other is None or not other.has_coordinates("X_umap_harmony"):
         return False
-    ours, theirs = (cells.values(ATLAS_ROW, 0, cells.n_cells) for cells in (sample, other))
+    ours, theirs = (cells.values(ATLAS_ROW) for cells in (sample, other))
     return bool(np.array_equal(ours, theirs))

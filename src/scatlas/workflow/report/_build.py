@@ -9,7 +9,6 @@ from natsort import natsorted
 
 from scatlas import pl
 from scatlas.workflow.report import _tables
-from scatlas.workflow.report._captions import caption
 from scatlas.workflow.report._links import (
     EXPLORER,
     Anchors,
@@ -19,7 +18,7 @@ from scatlas.workflow.report._links import (
     plate_links,
 )
 from scatlas.workflow.report._odd_plates import PlateComparison, facts_of_plates
-from scatlas.workflow.report._page import Book, write_page
+from scatlas.workflow.report._page import ReportWriter, caption, write_page
 from scatlas.workflow.report._summary import summarize
 
 if TYPE_CHECKING:
@@ -28,12 +27,15 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from scatlas.workflow.report._atlas_map import AtlasMap
-    from scatlas.workflow.report._page import Picture, RowLinks, Table
-    from scatlas.workflow.report._results import Results
+    from scatlas.workflow.report._links import RowLinks
+    from scatlas.workflow.report._page import Picture, Table
+    from scatlas.workflow.report._results import AtlasMap, Results
 
-_MOST_COLUMNS = 20
-_MOST_GROUPS = 40  # of a figure of marker genes
+    Items = list[Picture | Table]
+    Links = Callable[[pd.DataFrame], RowLinks]
+
+_MAX_COLUMNS = 20
+_MAX_GROUPS = 40  # of a figure of marker genes
 _TOP_MARKERS = 3  # of each group, on the page
 
 
@@ -52,21 +54,27 @@ def build(
     The tables of marker genes are in ``tables`` already. The page is complete in itself: images are
     inside, and nothing is fetched.
     """
-    book = Book(captions, figures, tables)
+    writer = ReportWriter(captions, figures, tables)
     explorer = Explorer.of_config(results, config)
     anchors = Anchors.number(results, natsorted(results.clusters_by_plate.index))
     comparison = compare_plates(results)
-    of_plates = partial(plate_links, comparison=comparison, anchors=anchors, explorer=explorer)
-    of_clusters = partial(cluster_links, anchors=anchors, explorer=explorer)
-    of_markers = partial(marker_links, anchors=anchors, explorer=explorer)
-    sections = {
-        "Cells": _quality(book, results, comparison, of_plates),
-        "Genes": _genes(book, results),
-        "Components": _components(book, results),
-        "Map": _maps(book, results, config, of_clusters),
-        "Markers": _markers(book, results, of_markers),
-        "Integration": _integration(book, results, config),
-        "Run": _run(book, results, config),
+    links_of_plates = partial(
+        plate_links, comparison=comparison, anchors=anchors, explorer=explorer
+    )
+    links_of_clusters = partial(cluster_links, anchors=anchors, explorer=explorer)
+    links_of_markers = partial(marker_links, anchors=anchors, explorer=explorer)
+    sections: dict[str, Items] = {
+        "Cells": _quality(writer, results, comparison, links_of_plates),
+        "Genes": _genes(writer, results),
+        "Components": _components(writer, results),
+        "Map": _maps(writer, results, config, links_of_clusters),
+        "Markers": _markers(writer, results, links_of_markers),
+        "Integration": _integration(writer, results, config),
+        "Run": [
+            writer.table("runs", "Time and memory", _tables.runs(results.manifests)),
+            writer.table("settings", "Config", _tables.settings(config), most=None),
+            writer.table("versions", "Versions", _tables.versions()),
+        ],
     }
     there = {item.id for items in sections.values() for item in items}
     return write_page(
@@ -111,64 +119,62 @@ def compare_plates(results: Results) -> PlateComparison:
 
 
 def _quality(
-    book: Book,
+    writer: ReportWriter,
     results: Results,
     comparison: PlateComparison,
-    links: Callable[[pd.DataFrame], RowLinks],
-) -> list[Picture | Table]:
+    links: Links,
+) -> Items:
     """Cells kept and removed, their metrics, the bounds, and doublets."""
     summaries = results.qc_summaries
     n_in, n_kept = results.n_cells
     bounds = next(iter(summaries.values()))["thresholds"]
+    left_out = []
+    if results.left_out is not None:  # bad plates are left out
+        table = _tables.left_out(results.left_out)
+        left_out = [writer.table("left_out", "Plates left out", table)]
     return [
-        book.picture(
+        writer.picture(
             "cells_kept",
             partial(pl.cells_kept, summaries),
             f"Bars of the cells kept and removed of {len(summaries)} plates; "
             f"{n_kept:,} of {n_in:,} cells were kept.",
         ),
-        book.picture(
+        writer.picture(
             "qc_violins",
             partial(pl.qc_violins, results.qc_tables, bounds),
             "Violins of counts, genes and mitochondrial share of the cells of each plate, "
             "all and kept, with the bounds as dashed lines.",
         ),
-        book.table(
+        writer.table(
             "odd_plates",
             "Plates compared",
             comparison.table(),
-            shown=_without_empty_columns,
+            # Without the scores, if there are too few plates for them.
+            shown=lambda plates: plates.dropna(axis=1, how="all"),
             links=links,
         ),
-        book.table("cells", "Cells of each plate", _tables.cells(summaries), total=True),
-        *_left_out(book, results),
-        book.table("thresholds", "Bounds", _tables.thresholds(summaries)),
-        *(_doublets(book, results.doublet_facts) if results.doublets else []),
+        writer.table("cells", "Cells of each plate", _tables.cells(summaries), total=True),
+        *left_out,
+        writer.table("thresholds", "Bounds", _tables.thresholds(summaries)),
+        *(_doublets(writer, results.doublet_facts) if results.doublets else []),
     ]
 
 
-def _left_out(book: Book, results: Results) -> list[Table]:
-    """Plates that the atlas lacks, if bad plates are left out."""
-    if results.left_out is None:
-        return []
-    return [book.table("left_out", "Plates left out", _tables.left_out(results.left_out))]
-
-
-def _genes(book: Book, results: Results) -> list[Picture | Table]:
+def _genes(writer: ReportWriter, results: Results) -> Items:
     """Highly variable genes of the plates, and their consensus."""
     return [
-        book.picture(
+        writer.picture(
             "hvg_overlap",
             partial(pl.hvg_overlap, results.variable_genes),
             "Heat map of the highly variable genes that each two plates share.",
         ),
-        book.picture(
+        writer.picture(
             "genes_by_plates",
             partial(pl.genes_by_plates, results.variable_genes, results.consensus),
             "Bars of the genes by the number of plates on which they are highly variable; "
             f"{len(results.consensus):,} genes make the atlas.",
         ),
-        book.table(
+        writer.table(
             "consensus",
             "Genes by number of plates",
             _tables.consensus(results.variable_genes, results.consensus),
@@ -176,33 +182,33 @@ def _genes(book: Book, results: Results) -> list[Picture | Table]:
     ]
 
 
-def _components(book: Book, results: Results) -> list[Picture | Table]:
+def _components(writer: ReportWriter, results: Results) -> Items:
     variance = results.variance
     return [
-        book.picture(
+        writer.picture(
             "pca_scree",
             partial(pl.pca_scree, variance["variance_ratio"]),
             f"Curves of the variance of {len(variance)} components and of their running sum, "
             f"which ends at {100 * variance['cumulative'].iloc[-1]:.1f} per cent.",
         ),
-        book.table("pca", "Variance of the components", variance, shown=_milestones),
+        writer.table("pca", "Variance of the components", variance, shown=_milestones),
     ]
 
 
 def _maps(
-    book: Book,
+    writer: ReportWriter,
     results: Results,
     config: Mapping[str, Any],
-    links: Callable[[pd.DataFrame], RowLinks],
-) -> list[Picture | Table]:
+    links: Links,
+) -> Items:
     """Maps of the cells, and their clusters."""
     if results.atlas_map:
-        return _maps_of_all(book, results, results.atlas_map, config, links)
+        return _maps_of_all(writer, results, results.atlas_map, config, links)
     cells = results.cells
     column = "cell_line" if "cell_line" in cells.obs else "plate"
     clusters = _tables.clusters(_tables.crosstab(cells.obs, column), column)
     pictures = [
-        book.picture(
+        writer.picture(
             "umap",
             partial(pl.umap, cells, color),
             f"Map of {cells.n_obs:,} cells coloured by {color}, "
@@ -212,20 +218,20 @@ def _maps(
         for color in config["report"]["colors"]
         if color in cells.obs
     ]
-    return [*pictures, _clusters(book, clusters, links)]
+    return [*pictures, _clusters(writer, clusters, links)]
 
 
-def _clusters(book: Book, table: pd.DataFrame, links: Callable[[pd.DataFrame], RowLinks]) -> Table:
-    return book.table("clusters", "Clusters", table, most_columns=_MOST_COLUMNS, links=links)
+def _clusters(writer: ReportWriter, table: pd.DataFrame, links: Links) -> Table:
+    return writer.table("clusters", "Clusters", table, most_columns=_MAX_COLUMNS, links=links)
 
 
 def _maps_of_all(
-    book: Book,
+    writer: ReportWriter,
     results: Results,
     cells: AtlasMap,
     config: Mapping[str, Any],
-    links: Callable[[pd.DataFrame], RowLinks],
-) -> list[Picture | Table]:
+    links: Links,
+) -> Items:
     """Maps of all cells of the atlas; clusters by cell line and by plate."""
     colors = [*config["report"]["colors"], "leiden_share", "map_distance"]
     how = "all in the sample"
@@ -236,83 +242,77 @@ def _maps_of_all(
         n_values = cells.n_values(color)
         has = "" if n_values is None else f", which has {n_values:,} values"
         alt = f"Map of {cells.n_cells:,} cells, {how}, coloured by {color}{has}."
-        pictures.append(book.picture("umap", partial(cells.picture, color), alt, color=color))
+        pictures.append(writer.picture("umap", partial(cells.picture, color), alt, color=color))
     column = "cell_line" if cells.can_colour("cell_line") else "plate"
     clusters = _tables.clusters(cells.crosstab(column), column)
     by_plate = results.clusters_by_plate.copy()
     by_plate.insert(0, "all plates", by_plate.sum(axis=1))
     return [
         *pictures,
-        _clusters(book, clusters, links),
-        book.table("clusters_by_plate", "Clusters by plate", by_plate, most_columns=_MOST_COLUMNS),
+        _clusters(writer, clusters, links),
+        writer.table("clusters_by_plate", "Clusters by plate", by_plate, most_columns=_MAX_COLUMNS),
     ]
 
 
-def _markers(
-    book: Book, results: Results, links: Callable[[pd.DataFrame], RowLinks]
-) -> list[Picture | Table]:
+def _markers(writer: ReportWriter, results: Results, links: Links) -> Items:
     """Marker genes of the groups, if the config asks for them."""
     if not results.markers:
         return []
     markers, everything = results.marker_table, results.group_means
     for name in ("markers_dots", "markers_heat_map"):  # Snakemake expects them without markers, too
-        (book.figures / name).mkdir(parents=True, exist_ok=True)
+        (writer.figures / name).mkdir(parents=True, exist_ok=True)
     pictures = []
     for by in markers["by"].unique():
         groups = everything[everything.obs["by"] == by]
-        largest = groups.obs["n_cells"].nlargest(_MOST_GROUPS).index
+        largest = groups.obs["n_cells"].nlargest(_MAX_GROUPS).index
         groups = groups[groups.obs_names.isin(largest)]
         names = groups.obs["group"].astype(str)
         mean, share = (groups.to_df(layer).set_axis(names) for layer in ("mean", "share"))
-        of_column = markers[markers["by"] == by]
+        best = markers[markers["by"] == by]
         pictures += [
-            book.picture(
+            writer.picture(
                 "markers_dots",
-                partial(pl.marker_dots, mean, share, of_column),
+                partial(pl.marker_dots, mean, share, best),
                 f"Dot plot of the first marker genes of {len(mean)} groups of {by}.",
                 color=by,
             ),
-            book.picture(
+            writer.picture(
                 "markers_heat_map",
-                partial(pl.marker_heat_map, mean, of_column),
+                partial(pl.marker_heat_map, mean, best),
                 f"Heat map of the means of the first marker genes of {len(mean)} groups of {by}.",
                 color=by,
             ),
         ]
-    table = book.table(
-        "markers", "Marker genes", markers.set_index("by"), shown=_best, written=True, links=links
+    table = writer.table(
+        "markers",
+        "Marker genes",
+        markers.set_index("by"),
+        shown=lambda markers: markers[markers["rank"] <= _TOP_MARKERS],
+        written=True,
+        links=links,
     )
     return [*pictures, table]
 
 
-def _run(book: Book, results: Results, config: Mapping[str, Any]) -> list[Picture | Table]:
-    """Time and memory, config and versions."""
-    return [
-        book.table("runs", "Time and memory", _tables.runs(results.manifests)),
-        book.table("settings", "Config", _tables.settings(config), most=None),
-        book.table("versions", "Versions", _tables.versions()),
-    ]
-
-
-def _doublets(book: Book, facts: Mapping[str, Mapping[str, Any]]) -> list[Picture | Table]:
-    found = sum(capture["n_doublets"] for capture in facts.values())
-    picture = book.picture(
+def _doublets(writer: ReportWriter, facts: Mapping[str, Mapping[str, Any]]) -> Items:
+    n_doublets = sum(capture["n_doublets"] for capture in facts.values())
+    picture = writer.picture(
         "doublets",
         partial(pl.doublet_scores, facts),
         f"Histograms of the doublet scores of the cells and of simulated doublets in {len(facts)} "
-        f"captures; {found:,} cells are taken for doublets.",
+        f"captures; {n_doublets:,} cells are taken for doublets.",
     )
-    return [picture, book.table("doublet_rates", "Doublets", _tables.doublets(facts))]
+    return [picture, writer.table("doublet_rates", "Doublets", _tables.doublets(facts))]
 
 
-def _integration(book: Book, results: Results, config: Mapping[str, Any]) -> list[Picture | Table]:
+def _integration(writer: ReportWriter, results: Results, config: Mapping[str, Any]) -> Items:
     """Pictures and scores of the mixed cells, if the config asks for them."""
     if not results.integrated:
         return []
     cells, wanted = results.mixed_cells, config["integrate"]
     colors = dict.fromkeys([*wanted["key"], wanted["label"]])
     pictures = [
-        book.picture(
+        writer.picture(
             "integration",
             partial(pl.before_after, cells, color),
             f"Two maps of {cells.n_obs:,} cells coloured by {color}: before mixing and after.",
@@ -321,17 +321,7 @@ def _integration(book: Book, results: Results, config: Mapping[str, Any]) -> lis
         for color in colors
         if color in cells.obs and "X_umap_harmony" in cells.obsm
     ]
-    return [*pictures, book.table("mixing", "Mixing", results.mixing)]
-
-
-def _without_empty_columns(plates: pd.DataFrame) -> pd.DataFrame:
-    """Without the scores, if there are too few plates for them."""
-    return plates.dropna(axis=1, how="all")
-
-
-def _best(markers: pd.DataFrame) -> pd.DataFrame:
-    """The first markers of each group."""
-    return markers[markers["rank"] <= _TOP_MARKERS]
+    return [*pictures, writer.table("mixing", "Mixing", results.mixing)]
 
 
 def _milestones(variance: pd.DataFrame) -> pd.DataFrame:

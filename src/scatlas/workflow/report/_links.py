@@ -3,21 +3,40 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 import pandas as pd
 
 from scatlas.workflow.explore import MapCells, certain_columns, choose_genes
-from scatlas.workflow.report._page import Link, RowLinks
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from scatlas.workflow.report._odd_plates import PlateComparison
     from scatlas.workflow.report._results import Results
 
 EXPLORER = "explore.html"
+
+
+class Link(NamedTuple):
+    """Words that lead somewhere; without an address, words alone."""
+
+    text: str
+    href: str | None = None
+
+
+@dataclass(frozen=True)
+class RowLinks:
+    """Links of the rows of a table on the page, one entry per row."""
+
+    ids: Sequence[str] = ()  # anchor of each row; empty for none
+    # addresses of the cells of some columns
+    of: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
+    more: Sequence[Sequence[Link]] = ()  # links behind the first cell of each row
+    # which cells of some columns deserve a look
+    marked: Mapping[str, Sequence[bool]] = field(default_factory=dict)
 
 
 class Explorer(NamedTuple):
@@ -83,9 +102,9 @@ def cluster_links(flat: pd.DataFrame, *, anchors: Anchors, explorer: Explorer) -
     more = []
     for name in names:
         markers = anchors.groups.get(("leiden", name))
-        found = [Link("markers", f"#{markers}")] if markers else []
+        links = [Link("markers", f"#{markers}")] if markers else []
         view = explorer.level("leiden", name)
-        more.append([*found, Link("explore", view)] if view else found)
+        more.append([*links, Link("explore", view)] if view else links)
     return RowLinks(ids=[anchors.clusters[name] for name in names], more=more)
 
 

@@ -16,8 +16,7 @@ from scatlas import pl
 from scatlas.io import open_tables
 from scatlas.io.files.local_zarr import open_with_zarr_python
 from scatlas.matrix.held_variance import smallest_usual_share
-from scatlas.workflow.report._captions import caption
-from scatlas.workflow.report._page import Book, write_page
+from scatlas.workflow.report._page import ReportWriter, caption, write_page
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,11 +48,11 @@ class NewPlates:
     @cached_property
     def obs(self) -> dict[str, pd.DataFrame]:
         """Cluster, its share and novelty of the cells of each plate."""
-        found = {}
+        tables = {}
         for plate, path in self.mapped.items():
             with open_tables(path) as (obs, _):
-                found[plate] = obs.read(_OBS, index=False)
-        return found
+                tables[plate] = obs.read(_OBS, index=False)
+        return tables
 
     def drawn(self, plate: str) -> tuple[np.ndarray, np.ndarray]:
         """Coordinates of a plate's cells, or of a sample of them, and which are unlike."""
@@ -95,7 +94,7 @@ def build_new_plates(
     The advice is whether to build the atlas again, in one sentence. ``captions`` has a ``.rst`` for
     each figure and table, and ``opening.rst``. The page is complete in itself.
     """
-    book = Book(captions, figures, tables)
+    writer = ReportWriter(captions, figures, tables)
     n_cells = sum(facts["n_cells"] for facts in results.facts.values())
     n_unlike = sum(facts["n_unlike"] for facts in results.facts.values())
     drawn = {plate: results.drawn(plate) for plate in results.mapped}
@@ -103,13 +102,13 @@ def build_new_plates(
     said = advice(results)
     sections: dict[str, list[Any]] = {
         "Map": [
-            book.picture(
+            writer.picture(
                 "new_cells",
                 partial(pl.new_cells, atlas.obsm["X_umap"], drawn),
                 f"Maps of the cells of {len(drawn)} new plates over those of the atlas; "
                 f"{n_unlike:,} of {n_cells:,} cells are unlike the atlas.",
             ),
-            book.picture(
+            writer.picture(
                 "umap",
                 partial(pl.umap, atlas, "leiden"),
                 f"Map of {atlas.n_obs:,} cells of the atlas coloured by cluster.",
@@ -117,11 +116,11 @@ def build_new_plates(
             ),
         ],
         "Cells": [
-            book.table("plates", "New plates", plate_table(results)),
-            book.table("composition", "Clusters", composition(results)),
+            writer.table("plates", "New plates", plate_table(results)),
+            writer.table("composition", "Clusters", composition(results)),
         ],
         "Drift": [
-            book.picture(
+            writer.picture(
                 "held_variance",
                 partial(
                     pl.held_variance,
@@ -131,7 +130,7 @@ def build_new_plates(
                 ),
                 f"Share of the variance that the components hold, by plate. {said}",
             ),
-            book.table("held_variance", said, variance_table(results)),
+            writer.table("held_variance", said, variance_table(results)),
         ],
     }
     headline = {

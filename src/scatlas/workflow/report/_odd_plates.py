@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 MIN_PLATES = 5
 _TO_SD = 1.4826  # from the MAD of a normal distribution to its standard deviation
-# Of fewer cells per cluster, chance alone makes compositions differ.
+# With fewer cells per cluster, chance alone makes compositions differ.
 _CELLS_PER_CLUSTER = 10
 
 

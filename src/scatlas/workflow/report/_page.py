@@ -4,53 +4,45 @@ from __future__ import annotations
 
 import base64
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
 from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
 
 from scatlas import pl
+from scatlas.errors import InputError
 from scatlas.io.files.atomic import atomic_path
 from scatlas.workflow.inline_page import content_policy, joined_scripts
-from scatlas.workflow.report._captions import caption
+from scatlas.workflow.report._links import RowLinks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from markupsafe import Markup
     from matplotlib.figure import Figure
 
+    from scatlas.workflow.report._links import Link
     from scatlas.workflow.report._summary import Summary
 
 _PAGE = Path(__file__).parent / "page"
 # A module follows those that it imports.
 SCRIPTS = ("sorting", "tables", "figures", "main")
-_MOST_ROWS = 1000  # of a table on the page; the TSV beside it has all
+_MAX_ROWS = 1000  # of a table on the page; the TSV beside it has all
+# Options of docutils.
+_SETTINGS = {
+    "file_insertion_enabled": False,
+    "halt_level": 2,  # a warning is a mistake in a caption
+    "initial_header_level": 3,
+    "raw_enabled": False,
+    "report_level": 5,
+}
 
 
-class Link(NamedTuple):
-    """Words that lead somewhere; without an address, words alone."""
-
-    text: str
-    href: str | None = None
-
-
-@dataclass(frozen=True)
-class RowLinks:
-    """Links of the rows of a table on the page, one entry per row."""
-
-    ids: Sequence[str] = ()  # anchor of each row; empty for none
-    # addresses of the cells of some columns
-    of: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
-    more: Sequence[Sequence[Link]] = ()  # links behind the first cell of each row
-    # which cells of some columns deserve a look
-    marked: Mapping[str, Sequence[bool]] = field(default_factory=dict)
-
-
-class Cell(NamedTuple):
+class TableCell(NamedTuple):
     """A cell of a table on the page."""
 
     text: str
@@ -59,11 +51,11 @@ class Cell(NamedTuple):
     is_marked: bool
 
 
-class Row(NamedTuple):
+class TableRow(NamedTuple):
     """A row of a table on the page."""
 
     id: str
-    cells: list[Cell]
+    cells: list[TableCell]
 
 
 @dataclass(frozen=True)
@@ -89,7 +81,7 @@ class Table:
     title: str
     caption: Markup
     head: list[str]
-    rows: list[Row]
+    rows: list[TableRow]
     numeric: list[bool]
     n_rows: int
     columns_left_out: int
@@ -139,7 +131,7 @@ def write_page(
 
 
 @dataclass(frozen=True)
-class Book:
+class ReportWriter:
     """Writes figures and tables and keeps what the page shows of them."""
 
     captions: Path
@@ -167,7 +159,7 @@ class Book:
         table: pd.DataFrame,
         *,
         shown: Callable[[pd.DataFrame], pd.DataFrame] | None = None,
-        most: int | None = _MOST_ROWS,
+        most: int | None = _MAX_ROWS,
         most_columns: int | None = None,
         total: bool = False,
         written: bool = False,
@@ -198,12 +190,36 @@ class Book:
         )
 
 
+def caption(folder: Path, name: str, **wildcards: str) -> Markup:
+    """HTML of ``{folder}/{name}.rst``, with ``{{ snakemake.wildcards.x }}`` from ``wildcards``: one
+    source for Snakemake's report and for this page.
+    """
+    from docutils.core import publish_parts
+    from docutils.utils import SystemMessage
+    from docutils.writers.html5_polyglot import Writer
+
+    path = folder / f"{name}.rst"
+    if not path.is_file():
+        msg = f"no caption {path}: write what the {name} shows there"
+        raise InputError(msg)
+    template = Environment(autoescape=False, undefined=StrictUndefined).from_string(  # noqa: S701
+        path.read_text("utf-8")
+    )
+    text = template.render(snakemake=SimpleNamespace(wildcards=SimpleNamespace(**wildcards)))
+    try:
+        parts = publish_parts(text, writer=Writer(), settings_overrides=_SETTINGS)
+    except SystemMessage as error:
+        msg = f"{path} is not reStructuredText: {error}"
+        raise InputError(msg) from error
+    return Markup(parts["body"])  # noqa: S704 - made by docutils, with raw HTML switched off
+
+
 def file_name(column: str) -> str:
     """Part of a file's name for a column, which may be called anything."""
     return re.sub(r"[^\w.-]+", "_", column)
 
 
-def _rows(flat: pd.DataFrame, links: RowLinks) -> list[Row]:
+def _rows(flat: pd.DataFrame, links: RowLinks) -> list[TableRow]:
     texts = [cell_texts(flat[column]) for column in flat]
     hrefs = [links.of.get(column) for column in flat]
     marks = [links.marked.get(column) for column in flat]
@@ -214,8 +230,8 @@ def _rows(flat: pd.DataFrame, links: RowLinks) -> list[Row]:
             href, mark = hrefs[j], marks[j]
             more = links.more[i] if links.more and j == 0 else ()
             is_marked = bool(mark[i]) if mark else False
-            cells.append(Cell(column[i], href[i] if href else None, more, is_marked))
-        rows.append(Row(links.ids[i] if links.ids else "", cells))
+            cells.append(TableCell(column[i], href[i] if href else None, more, is_marked))
+        rows.append(TableRow(links.ids[i] if links.ids else "", cells))
     return rows
 
 

@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import anndata as ad
+import h5py
+import numpy as np
 import pandas as pd
+from natsort import natsorted
 
+from scatlas import pl
 from scatlas.errors import InputError
 from scatlas.io import read_cells
 from scatlas.io.files.local_zarr import open_with_zarr_python
+from scatlas.io.tables.column import Column
+from scatlas.io.tables.column_codes import ColumnCodes
 from scatlas.workflow.cell_filter import RULES
-from scatlas.workflow.report._atlas_map import AtlasMap
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from anndata import AnnData
+    from matplotlib.figure import Figure
+    from numpy.typing import NDArray
 
+logger = logging.getLogger(__name__)
+
+# Up to this many cells are drawn as points.
+MAX_POINTS = 200_000
+# Integers of more values measure cells; text of more has no use as colours.
+_MAX_NAMES = 10_000
+_MAX_INTEGERS = 76
 QC_COLUMNS = ["total_counts", "n_genes_by_counts", "pct_counts_mt", "keep"]
 
 
@@ -38,6 +53,105 @@ class CellTables(Mapping[str, pd.DataFrame]):
 
     def __len__(self) -> int:
         return len(self._paths)
+
+
+class AtlasMap:
+    """Coordinates and ``obs`` columns of all cells of an ``atlas.zarr`` with ``obsm['X_umap']``."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        root = open_with_zarr_python(path)
+        self._root = root
+        self._obs, self._xy = root["obs"], root["obsm/X_umap"]
+        self.n_cells: int = self._xy.shape[0]
+        self.columns: list[str] = list(self._obs.attrs["column-order"])
+
+    @cached_property
+    def clusters(self) -> list[str]:
+        """Names of the clusters."""
+        codes = self._codes("leiden")
+        assert codes is not None
+        return codes.names
+
+    @cached_property
+    def n_sample(self) -> int:
+        """Cells with which the map was computed; all others were projected."""
+        return int(self._root["uns/map/n_sample"][()])
+
+    def can_colour(self, column: str) -> bool:
+        """Whether the atlas has a column, with numbers or not too many values."""
+        if column not in self.columns:
+            return False
+        kind = self._column(column).kind
+        if kind in ("number", "nullable") or self._codes(column) is not None:
+            return True
+        logger.warning(
+            "obs[%r] has more than %s values: no picture shows it", column, f"{_MAX_NAMES:,}"
+        )
+        return False
+
+    def picture(self, color: str) -> Figure:
+        """Draw the map: points, or the density of very many cells."""
+        low = color == "leiden_share"  # low values are the remarkable ones
+        column = self._column(color)
+        if self.n_cells <= MAX_POINTS:
+            obs = pd.DataFrame({color: column.take()}, index=np.arange(self.n_cells).astype(str))
+            cells = ad.AnnData(obs=obs, obsm={"X_umap": self._xy[:]})
+            return pl.umap(cells, color, lowest_on_top=low)
+        codes = None if column.dtype.kind == "f" else self._codes(color)
+        is_integer = column.kind in ("number", "nullable") and column.dtype.kind in "iu"
+        if codes is None or (is_integer and len(codes.names) > _MAX_INTEGERS):
+
+            def read(lo: int, hi: int) -> tuple[NDArray[np.float32], NDArray[np.generic]]:
+                values = column.values(lo, hi).astype(np.float64)
+                values[column.gaps(lo, hi)] = np.nan
+                return self._xy[lo:hi], values
+
+            return pl.umap_density(read, self.n_cells, color, low=low)
+        levels = codes  # mypy forgets in a lambda that it is not None
+        names, number = _names_in_use(levels)
+        return pl.umap_density(
+            lambda lo, hi: (self._xy[lo:hi], number[levels.read(lo, hi)]),
+            self.n_cells,
+            color,
+            names=names,
+        )
+
+    def n_values(self, color: str) -> int | None:
+        """Number of values of a column; None if it measures cells."""
+        column = self._column(color)
+        codes = None if column.dtype.kind == "f" else self._codes(color)
+        return None if codes is None else len(codes.names)
+
+    def crosstab(self, column: str) -> pd.DataFrame:
+        """Cells of each cluster by the values of a column, which has some 10,000 at most."""
+        leiden, other = self._codes("leiden"), self._codes(column)
+        assert leiden is not None
+        assert other is not None
+        shape = len(leiden.names), len(other.names) + 1  # the last: no value
+        counts = np.zeros(shape[0] * shape[1], np.int64)
+        for lo, hi in leiden.column.spans(wide=True):
+            pair = leiden.read(lo, hi) * shape[1] + other.read(lo, hi) % shape[1]
+            counts += np.bincount(pair, minlength=counts.size)
+        table = pd.DataFrame(counts.reshape(shape), leiden.names, [*other.names, "no value"])
+        return table.loc[:, table.any()]
+
+    def _column(self, name: str) -> Column:
+        return Column.open(self._path, self._obs, name)
+
+    def _codes(self, name: str) -> ColumnCodes | None:
+        return ColumnCodes.open(self._column(name), most=_MAX_NAMES)
+
+
+def _names_in_use(codes: ColumnCodes) -> tuple[list[str], NDArray[np.int64]]:
+    """Names that cells have, as `pl.umap` orders them, and the new code of each old one."""
+    sizes = np.zeros(len(codes.names) + 1, np.int64)  # the last: no value
+    for lo, hi in codes.column.spans(wide=True):
+        sizes += np.bincount(codes.read(lo, hi) % len(sizes), minlength=len(sizes))
+    used = [name for name, size in zip(codes.names, sizes[:-1], strict=True) if size]
+    names = natsorted(used) if used == sorted(used) else used
+    position = {name: i for i, name in enumerate(names)}
+    return names, np.array([*(position.get(name, -1) for name in codes.names), -1])
 
 
 @dataclass(frozen=True)
@@ -108,10 +222,10 @@ class Results:
     @cached_property
     def doublet_facts(self) -> dict[str, dict[str, Any]]:
         """Rates and histograms of doublet scores, by plate and capture."""
-        found = {p: json.loads(path.read_text("utf-8")) for p, path in self.doublets.items()}
+        summaries = {p: json.loads(path.read_text("utf-8")) for p, path in self.doublets.items()}
         return {
             f"{plate}, {capture}" if capture else plate: facts
-            for plate, summary in found.items()
+            for plate, summary in summaries.items()
             for capture, facts in summary["captures"].items()
         }
 
@@ -132,19 +246,19 @@ class Results:
     def variance(self) -> pd.DataFrame:
         """Variance of each component, its share of the whole, and the running sum of shares."""
         group = open_with_zarr_python(self.pca)
-        found = pd.DataFrame({key: group[key][:] for key in ("variance", "variance_ratio")})
-        found.index = pd.RangeIndex(1, len(found) + 1, name="component")
-        return found.assign(cumulative=found["variance_ratio"].cumsum())
+        table = pd.DataFrame({key: group[key][:] for key in ("variance", "variance_ratio")})
+        table.index = pd.RangeIndex(1, len(table) + 1, name="component")
+        return table.assign(cumulative=table["variance_ratio"].cumsum())
 
     @cached_property
-    def cells(self) -> AnnData:
+    def cells(self) -> ad.AnnData:
         """The subset's ``obs`` and ``obsm['X_umap']``, without its counts."""
         return _cells(self.umap)
 
     @property
     def n_sample(self) -> int:
         """Cells with which the map was computed."""
-        # Of a map of all cells the sample may be all cells: their table would take half a minute.
+        # The sample of a map may be all cells of the atlas: their table would take half a minute.
         return self.atlas_map.n_sample if self.atlas_map else self.cells.n_obs
 
     @cached_property
@@ -159,14 +273,12 @@ class Results:
         return pd.read_csv(self.markers, sep="\t", dtype=text, keep_default_na=False)
 
     @cached_property
-    def group_means(self) -> AnnData:
+    def group_means(self) -> ad.AnnData:
         """Means and shares of the marker genes in all groups."""
-        import anndata as ad
-
         return ad.read_h5ad(self.means)
 
     @cached_property
-    def mixed_cells(self) -> AnnData:
+    def mixed_cells(self) -> ad.AnnData:
         """The same of the mixed cells, with ``X_umap_harmony`` if there is a map of them."""
         assert self.integrated is not None
         return _cells(self.integrated)
@@ -174,17 +286,11 @@ class Results:
     @cached_property
     def mixing(self) -> pd.DataFrame:
         """Scores of the mixed cells."""
-        import anndata as ad
-        import h5py
-
         with h5py.File(self.integrated) as file:
             return ad.io.read_elem(file["uns/integrate/scores"])
 
 
-def _cells(path: Path) -> AnnData:
-    import anndata as ad
-    import h5py
-
+def _cells(path: Path) -> ad.AnnData:
     with h5py.File(path) as file:
         maps = {name: file["obsm"][name][:] for name in file["obsm"] if name.startswith("X_umap")}
         return ad.AnnData(obs=ad.io.read_elem(file["obs"]), obsm=maps)

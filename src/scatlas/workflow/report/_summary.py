@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from natsort import natsorted
 
-from scatlas.workflow.report._links import EXPLORER
+from scatlas.workflow.report._links import EXPLORER, Link
 from scatlas.workflow.report._odd_plates import MIN_PLATES
-from scatlas.workflow.report._page import Link
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -33,7 +32,7 @@ _SEEN_IN = {
 _MAX_NAMED = 10
 _FEW_KEPT = 0.7
 # A cluster is of one plate from this share of its cells, if the plate has less than half of all.
-_OF_ONE_PLATE = 0.9
+_ONE_PLATE_SHARE = 0.9
 
 
 class OddPlate(NamedTuple):
@@ -137,37 +136,35 @@ def _look(
     there: Collection[str],
 ) -> list[list[Link]]:
     """What to look at first; the remarkable before the usual."""
-    found = []
+    look = []
     n_in, n_kept = results.n_cells
     if n_in and n_kept < _FEW_KEPT * n_in:
         removed = f"{100 - 100 * n_kept / n_in:.1f}% of the cells were removed: "
-        found.append([Link(removed), Link("which bounds took them", "#table-thresholds")])
+        look.append([Link(removed), Link("which bounds took them", "#table-thresholds")])
     alone = clusters_of_one_plate(by_cluster)
     for plate, clusters in list(alone.items())[:_MAX_NAMED]:
         n = count(len(clusters), "cluster")
         said = f"{plate} makes up nearly all of {n} (a batch effect?): "
-        found.append([Link(said), *_list(clusters, anchors)])
+        look.append([Link(said), *_list(clusters, anchors)])
     if len(alone) > _MAX_NAMED:
         table = Link("clusters", "#table-clusters")
         rest = count(len(alone) - _MAX_NAMED, "more plate")
-        found.append([Link(f"{rest} with such "), table])
+        look.append([Link(f"{rest} with such "), table])
     if "figure-umap-leiden" in there and "figure-umap-plate" in there:
         maps = [
             Link("clusters", "#figure-umap-leiden"),
             Link(" and "),
             Link("plates", "#figure-umap-plate"),
         ]
-        found.append([Link("The map by "), *maps, Link(": do plates mix within the clusters?")])
+        look.append([Link("The map by "), *maps, Link(": do plates mix within the clusters?")])
     if "table-markers" in there:
-        found.append(
-            [Link("What the clusters are: their "), Link("marker genes", "#table-markers")]
-        )
+        look.append([Link("What the clusters are: their "), Link("marker genes", "#table-markers")])
     if "figure-integration-plate" in there:
         link = Link("batch correction", "#figure-integration-plate")
-        found.append([Link("The map before and after "), link])
+        look.append([Link("The map before and after "), link])
     if explorer.columns:
-        found.append([Link("All cells, genes and columns: "), Link("the explorer", EXPLORER)])
-    return found
+        look.append([Link("All cells, genes and columns: "), Link("the explorer", EXPLORER)])
+    return look
 
 
 def clusters_of_one_plate(by_cluster: pd.DataFrame) -> dict[str, list[str]]:
@@ -177,12 +174,12 @@ def clusters_of_one_plate(by_cluster: pd.DataFrame) -> dict[str, list[str]]:
     """
     total = by_cluster.to_numpy().sum()
     minor = by_cluster.columns[by_cluster.sum() < total / 2]
-    found: dict[str, list[str]] = {}
+    by_plate: dict[str, list[str]] = {}
     for name in natsorted(by_cluster.index) if len(minor) else []:
         row = by_cluster.loc[name]
-        if row.sum() and row[minor].max() >= _OF_ONE_PLATE * row.sum():
-            found.setdefault(str(row[minor].idxmax()), []).append(name)
-    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+        if row.sum() and row[minor].max() >= _ONE_PLATE_SHARE * row.sum():
+            by_plate.setdefault(str(row[minor].idxmax()), []).append(name)
+    return dict(sorted(by_plate.items(), key=lambda item: -len(item[1])))
 
 
 def _list(clusters: list[str], anchors: Anchors) -> list[Link]:

@@ -20,8 +20,7 @@ _STEPS = (
     *("simulate", "split", "load", "qc_filter", "doublets", "normalize", "hvg", "consensus"),
     *("select_genes", "concat_on_disk", "pca", "harmony", "base", "subset"),
     *("neighbors", "umap", "leiden", "embedding", "map", "atlas", "cell_groups", "group_sums"),
-    *("markers", "by_gene", "integrate", "explore_cells", "explore_plate"),
-    *("explore", "publish"),
+    *("markers", "by_gene", "integrate", "explore", "publish"),
 )
 _PACKAGES = (
     *("anndata", "zarr", "numpy", "scipy", "pandas", "numba", "dask", "scikit-learn"),
@@ -180,5 +179,5 @@ def _as_text(value: Any) -> str:
 def versions() -> pd.DataFrame:
     """Versions of the packages that made the results."""
     # scatlas itself may be run from a checkout, not installed.
-    found = {"scatlas": __version__} | {package: version(package) for package in _PACKAGES}
-    return pd.DataFrame({"version": found}).rename_axis("package")
+    numbers = {"scatlas": __version__} | {package: version(package) for package in _PACKAGES}
+    return pd.DataFrame({"version": numbers}).rename_axis("package")

@@ -25,16 +25,6 @@ export function denseCounts({ keys, counts }, side, wanted) {
   return out;
 }
 
-/** Counts of points that a mask lets pass, of a map without counts of all cells. */
-export function countPoints(places, side, passes) {
-  const out = new Float64Array(side * side);
-  const shift = 16 - Math.log2(side);
-  for (let i = 0; 2 * i < places.length; i++) {
-    if (passes(i)) out[(places[2 * i + 1] >> shift) * side + (places[2 * i] >> shift)]++;
-  }
-  return out;
-}
-
 /** Picture of counts in one colour. */
 export function pictureOfCounts(counts, side, rgb) {
   return paint(counts, side, () => rgb);

@@ -1,13 +1,12 @@
 // The state of the page: what the views show, the selection, and the address that keeps both.
+import { Atlas, readBlock } from "./atlas.js";
 import { Camera } from "./camera.js";
-import { fillColours, listenToControls, TOOLS } from "./controls.js";
+import { fillColours, listenToControls, SETTLE_MS, TOOLS } from "./controls.js";
+import { searchEntries } from "./finder.js";
 import { byId } from "./legend.js";
-import { showLegends } from "./legends.js";
+import { showLegends, showSelection } from "./panel.js";
 import { readLink, writeLink } from "./permalink.js";
-import { SETTLE_MS } from "./pointer.js";
 import { countOf, formatCount } from "./scales.js";
-import { searchEntries } from "./search.js";
-import { showSelection } from "./selection_facts.js";
 import { boxOutline, choosePoints, roundOutline } from "./selection.js";
 import { View } from "./view.js";
 
@@ -116,15 +115,14 @@ export class Explorer {
     history.replaceState(null, "", hash);
   }
 
-  setColour(i, color) {
-    if (!color) return this.loading;
-    this.states[i] = { ...this.states[i], color };
+  /** Change what a view shows: `color`, `map` or `only`. */
+  change(i, state) {
+    this.states[i] = { ...this.states[i], ...state };
     return this.reload();
   }
 
-  setOnly(i, only) {
-    this.states[i] = { ...this.states[i], only };
-    return this.reload();
+  setColour(i, color) {
+    return color ? this.change(i, { color }) : this.loading;
   }
 
   setHidden(column, names) {
@@ -234,3 +232,19 @@ function pageIsThere() {
     document.addEventListener("DOMContentLoaded", resolve, { once: true });
   });
 }
+
+async function openPage() {
+  try {
+    const explorer = new Explorer(await Atlas.open(readBlock));
+    window.explorer = explorer; // for the console, and for tests
+    await explorer.start();
+  } catch (error) {
+    const message = byId("message");
+    message.hidden = false;
+    message.textContent = `The page cannot be shown: ${error.message} It needs Chrome or Edge 103, `
+      + "Firefox 113, or Safari 16.4, or a newer one.";
+    throw error;
+  }
+}
+
+openPage();

@@ -1,6 +1,36 @@
-// The search box: what is found, and what choosing it does.
+// Search of genes, columns and their levels by name, and what choosing one does.
 import { byId, element } from "./legend.js";
-import { findEntries } from "./search.js";
+
+/** Everything that can be found: { kind, name, ...}. */
+export function searchEntries(atlas) {
+  const entries = [{ kind: "cells", name: "all cells, no colour", column: "" }];
+  atlas.columns.forEach((column, index) => {
+    entries.push({ kind: "column", name: column.name, index });
+  });
+  atlas.genes.forEach((gene, index) => entries.push({ kind: "gene", name: gene.name, index }));
+  atlas.columns.forEach((column, index) => {
+    column.levels.forEach((name, level) => entries.push({ kind: "level", name, index, level }));
+  });
+  for (const entry of entries) entry.lower = entry.name.toLowerCase();
+  return entries;
+}
+
+/** The best entries: equal names first, then beginnings, words, and parts. */
+export function findEntries(entries, text, most = 40) {
+  const wanted = text.trim().toLowerCase();
+  if (!wanted) return [];
+  const ranks = [[], [], [], []];
+  for (const entry of entries) {
+    const at = entry.lower.indexOf(wanted);
+    if (at < 0) continue;
+    let rank = 3;
+    if (entry.lower === wanted) rank = 0;
+    else if (at === 0) rank = 1;
+    else if (/[^\p{L}\p{N}]/u.test(entry.lower[at - 1])) rank = 2;
+    if (ranks[rank].length < most) ranks[rank].push(entry);
+  }
+  return ranks.flat().slice(0, most);
+}
 
 export function listenToSearch(explorer) {
   const input = byId("search");
@@ -61,11 +91,9 @@ function foundRow(explorer, entry, k, choose) {
 function showEntry(explorer, entry) {
   const i = explorer.active;
   if (entry.kind !== "level") {
-    const kind = entry.kind === "column" ? "column" : entry.kind;
-    return explorer.setColour(i, explorer.atlas.colour(kind, entry.name));
+    return explorer.setColour(i, explorer.atlas.colour(entry.kind, entry.name));
   }
   const column = explorer.atlas.columns[entry.index].name;
   const color = explorer.atlas.colour("column", column);
-  explorer.states[i] = { ...explorer.states[i], color, only: { column, level: entry.name } };
-  return explorer.reload();
+  return explorer.change(i, { color, only: { column, level: entry.name } });
 }

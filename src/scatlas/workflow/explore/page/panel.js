@@ -1,16 +1,25 @@
 // The text beside the maps: legends, and facts about the selected cells.
 import { HIGHEST_NUMBER } from "./atlas.js";
 import { categoryColours } from "./colours.js";
-import { categoryLegend, element, scaleColours, scaleLegend } from "./legend.js";
+import { byId, categoryLegend, element, scaleColours, scaleLegend } from "./legend.js";
 import { countOf, formatCount, formatNumber, formatShare, shortName } from "./scales.js";
-import { compareGene, compareLevels, compareNumbers } from "./selection.js";
+import {
+  compareGene, compareLevels, compareNumbers, countCellsInside, countChosen,
+} from "./selection.js";
 
 const MOST_LEVELS_SHOWN = 6;
 const MOST_GENES_SHOWN = 20;
 
-/** Cells of each level of a column: all of them, or the points of the level that a view shows. */
-async function levelSizes(atlas, index, only) {
-  if (!only) return (await atlas.levelCounts(index)).sizes;
+/** Whether a view shows one level of another column than that of its colours. */
+function isElsewhere({ color, only }) {
+  return Boolean(only) && only.column !== color.name;
+}
+
+/** Cells of each level of a view's column: all of them, or the points of the level that it shows. */
+async function levelSizes(atlas, view) {
+  const { index } = view.color;
+  if (!isElsewhere(view)) return (await atlas.levelCounts(index)).sizes;
+  const { only } = view;
   const other = atlas.columnOf.get(only.column);
   const level = atlas.columns[other].levels.indexOf(only.level);
   const [codes, others] = [await atlas.codes(index), await atlas.codes(other)];
@@ -50,18 +59,13 @@ export async function viewLegend(atlas, view, hidden, actions) {
   return categoryLegend({
     column,
     colours: categoryColours(column.levels.length),
-    sizes: await levelSizes(atlas, color.index, isElsewhere(view) ? view.only : null),
+    sizes: await levelSizes(atlas, view),
     sizesOf: isElsewhere(view) ? `points with ${view.only.column}: ${view.only.level}` : "",
     hidden: hidden.get(column.name) ?? new Set(),
     onlyLevel: view.only?.column === column.name ? view.only.level : null,
     markersOf: (level) => markers.get(level) ?? [],
     ...actions(column),
   });
-}
-
-/** Whether a view shows one level of another column than that of its colours. */
-function isElsewhere({ color, only }) {
-  return Boolean(only) && only.column !== color.name;
 }
 
 /** What the SVG legend of a view has: rows, and a scale of numbers. */
@@ -77,7 +81,7 @@ export async function legendContent(atlas, view, hidden) {
     const [low, high] = [column.low, column.high].map(formatNumber);
     return { rows: [], scale: { low, high, colours: scaleColours("number") } };
   }
-  const sizes = await levelSizes(atlas, color.index, isElsewhere(view) ? view.only : null);
+  const sizes = await levelSizes(atlas, view);
   const colours = categoryColours(column.levels.length);
   const names = hidden.get(column.name) ?? new Set();
   const rows = column.levels
@@ -95,7 +99,7 @@ export async function viewText(atlas, view, hidden) {
   const column = atlas.columns[color.index];
   let detail = "";
   if (color.kind === "column" && column.kind === "category") {
-    const sizes = await levelSizes(atlas, color.index, isElsewhere(view) ? only : null);
+    const sizes = await levelSizes(atlas, view);
     const used = column.levels.map((name, level) => [name, sizes[level]]).filter(([, n]) => n > 0);
     used.sort((a, b) => b[1] - a[1]);
     const total = used.reduce((sum, [, n]) => sum + n, 0);
@@ -141,21 +145,13 @@ function levelTable(column, rows, onLevel) {
     const times = share / whole;
     const bar = element("span", { class: "bar", "aria-hidden": "true" });
     bar.style.width = `${(100 * share).toFixed(1)}%`;
-    const choose = () => onLevel(column, name);
+    const factor = times >= 10 ? times.toFixed(0) : times.toFixed(1);
     body.append(
-      element(
-        "tr",
-        {},
-        element(
-          "th",
-          { scope: "row" },
-          element("button", { type: "button", class: "link", title: name, onclick: choose },
-            shortName(name, 22)),
-        ),
-        element("td", {}, formatCount(n)),
+      linkedRow(shortName(name, 22), { title: name, onclick: () => onLevel(column, name) }, [
+        formatCount(n),
         element("td", { class: "share" }, bar, formatShare(share)),
-        element("td", {}, `${formatShare(whole)}, ×${times >= 10 ? times.toFixed(0) : times.toFixed(1)}`),
-      ),
+        `${formatShare(whole)}, ×${factor}`,
+      ]),
     );
   }
   const more = rows.length - MOST_LEVELS_SHOWN;
@@ -167,6 +163,13 @@ function levelTable(column, rows, onLevel) {
     headRow(["value", "cells", "share", "of all cells"]),
     body,
   );
+}
+
+/** Row of a table, of which the first cell is a button; the others are cells or their texts. */
+function linkedRow(name, attributes, cells) {
+  const button = element("button", { type: "button", class: "link", ...attributes }, name);
+  const others = cells.map((cell) => (typeof cell === "string" ? element("td", {}, cell) : cell));
+  return element("tr", {}, element("th", { scope: "row" }, button), ...others);
 }
 
 function headRow(names) {
@@ -190,17 +193,12 @@ export async function markersOfSelection(atlas, mask, isStale) {
 export function markerTable(found, onGene) {
   const body = element("tbody");
   for (const { index, name, t, mean, share } of found) {
-    const choose = () => onGene(index);
     body.append(
-      element(
-        "tr",
-        {},
-        element("th", { scope: "row" },
-          element("button", { type: "button", class: "link", onclick: choose }, name)),
-        element("td", {}, t.toFixed(1)),
-        element("td", {}, `${formatNumber(mean[0])} / ${formatNumber(mean[1])}`),
-        element("td", {}, `${formatShare(share[0])} / ${formatShare(share[1])}`),
-      ),
+      linkedRow(name, { onclick: () => onGene(index) }, [
+        t.toFixed(1),
+        `${formatNumber(mean[0])} / ${formatNumber(mean[1])}`,
+        `${formatShare(share[0])} / ${formatShare(share[1])}`,
+      ]),
     );
   }
   return element(
@@ -209,5 +207,101 @@ export function markerTable(found, onGene) {
     element("caption", {}, "Genes that are higher here than in the other points"),
     headRow(["gene", "t", "mean here / others", "cells with it here / others"]),
     body,
+  );
+}
+
+/** Show what the views show: their legends, lists and texts. */
+export async function showLegends(explorer) {
+  const parts = [];
+  const texts = [];
+  for (let i = 0; i < explorer.states.length; i++) {
+    const state = explorer.states[i];
+    byId(`color-${i}`).value = `${state.color.kind}:${state.color.name}`;
+    byId(`map-${i}`).value = state.map;
+    const chip = byId(`only-${i}`);
+    chip.hidden = !state.only;
+    chip.textContent = state.only ? `only ${state.only.column}: ${state.only.level} ×` : "";
+    const name = explorer.states.length > 1 ? `${"AB"[i]}: ` : "";
+    const actions = (column) => actionsOf(explorer, i, column);
+    const legend = await viewLegend(explorer.atlas, state, explorer.hidden, actions);
+    parts.push(
+      element("section", { class: "of-view" },
+        element("h2", {}, `${name}${colourTitle(state.color)}`), legend),
+    );
+    texts.push(`${name}${await viewText(explorer.atlas, state, explorer.hidden)}`);
+    byId(`view-${i}`).querySelector("canvas.overlay").setAttribute("aria-label", texts[i]);
+  }
+  keepFocus(byId("legends"), parts);
+  byId("description").textContent = texts.join(" ");
+  byId("layer").value = explorer.layer;
+}
+
+function actionsOf(explorer, i, column) {
+  const { atlas } = explorer;
+  const hidden = () => new Set(explorer.hidden.get(column.name) ?? []);
+  return {
+    toggle: (name) => {
+      const names = hidden();
+      if (!names.delete(name)) names.add(name);
+      explorer.setHidden(column.name, names);
+    },
+    hideAll: (names) => explorer.setHidden(column.name, new Set(names)),
+    showAll: () => explorer.setHidden(column.name, new Set()),
+    only: (level) => explorer.change(i, { only: level === null ? null : { column: column.name, level } }),
+    gene: (index) => explorer.setColour(i, atlas.colour("gene", atlas.genes[index].name)),
+  };
+}
+
+/** Replace the children; the control that had the focus, or a search text, stays as it was. */
+function keepFocus(parent, children) {
+  const label = (one) => one.getAttribute("aria-label") ?? one.parentElement.title;
+  const focused = parent.contains(document.activeElement) ? label(document.activeElement) : null;
+  const scrolled = [...parent.querySelectorAll(".levels")].map((list) => list.scrollTop);
+  const texts = new Map([...parent.querySelectorAll("input[type=search]")]
+    .map((input) => [label(input), input.value]));
+  parent.replaceChildren(...children);
+  for (const input of parent.querySelectorAll("input[type=search]")) {
+    const text = texts.get(label(input));
+    if (!text) continue;
+    input.value = text;
+    input.dispatchEvent(new Event("input"));
+  }
+  [...parent.querySelectorAll(".levels")].forEach((list, i) => (list.scrollTop = scrolled[i] ?? 0));
+  if (!focused) return;
+  const controls = parent.querySelectorAll("input, button");
+  [...controls].find((one) => label(one) === focused)?.focus();
+}
+
+/** Facts come one after the other, and end when another selection begins. */
+export async function showSelection(explorer, mask, outline, i) {
+  const { atlas, version } = explorer;
+  const n = countChosen(mask);
+  const texts = [`${countOf(n, "cell")} selected${atlas.isSampled ? " of the sample" : ""}.`];
+  const state = explorer.states[i];
+  if (atlas.isSampled && state.map === 0 && !state.only && !explorer.hidden.size) {
+    const all = countCellsInside(await atlas.cells(), atlas.side, outline);
+    texts.push(`About ${formatCount(all)} of all cells lie here.`);
+  }
+  byId("selection").hidden = false;
+  byId("selected").textContent = texts.join(" ");
+  byId("selected").dataset.cells = String(n);
+  byId("markers").replaceChildren();
+  byId("composition").replaceChildren();
+  byId("save-cells").disabled = !n;
+  if (!n) return;
+  const onLevel = (column) =>
+    explorer.setColour(explorer.active, atlas.colour("column", column.name));
+  const tables = await compositionTables(atlas, mask, onLevel);
+  if (version !== explorer.version) return;
+  byId("composition").replaceChildren(...tables);
+  byId("markers").replaceChildren(element("p", { class: "note" }, "comparing genes …"));
+  const found = await markersOfSelection(atlas, mask, () => version !== explorer.version);
+  if (!found) return;
+  const onGene = (index) =>
+    explorer.setColour(explorer.active, atlas.colour("gene", atlas.genes[index].name));
+  byId("markers").replaceChildren(
+    found.length
+      ? markerTable(found, onGene)
+      : element("p", { class: "note" }, "No gene of the page is higher here."),
   );
 }

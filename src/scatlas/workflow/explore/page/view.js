@@ -1,12 +1,10 @@
 // One map: what it shows of the atlas, its layers, and how they are drawn.
-import { cellCounts, pictureOf } from "./background.js";
-import { openCanvas } from "./canvas.js";
 import { clampTo } from "./camera.js";
+import { openCanvas } from "./canvas.js";
 import { categoryColours } from "./colours.js";
 import { pictureOfCounts } from "./density.js";
-import { labelsOf } from "./labels.js";
-import { drawOverlay } from "./overlay.js";
-import { codesOf, paletteOf, PLAIN, spreadOrder } from "./points.js";
+import { drawOverlay, labelsOf } from "./labels.js";
+import { cellCounts, codesOf, paletteOf, pictureOf, PLAIN, spreadOrder } from "./layers.js";
 import { openWebgl } from "./webgl.js";
 
 // Up to this many cells are points from the start; of more, density until the reader zooms in.

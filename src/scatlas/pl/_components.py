@@ -1,4 +1,4 @@
-"""How much of the variance the components hold."""
+"""How much of the variance the components hold, of the atlas and of new plates."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import numpy as np
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from scatlas.errors import InputError
-from scatlas.pl._style import BLUE, ORANGE, figure, styled
+from scatlas.pl._style import BLUE, GREY, INK, ORANGE, figure, plate_ticks, styled
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from matplotlib.figure import Figure
     from numpy.typing import ArrayLike
 
@@ -68,4 +70,51 @@ def pca_scree(variance_ratio: ArrayLike) -> Figure:
         ax.set_xlabel("component")
         ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         ax.set_xlim(0, ratio.size + 1)
+    return made
+
+
+@styled
+def held_variance(
+    atlas: Mapping[str, float], plates: Mapping[str, float], smallest: float
+) -> Figure:
+    """Share of the variance of each plate that the atlas's components hold.
+
+    Parameters
+    ----------
+    atlas
+        Share, 0 to 1, by plate of the atlas; NaN where there is none.
+    plates
+        The same of the new plates.
+    smallest
+        Share below which a plate asks for new components.
+
+    Raises
+    ------
+    InputError
+        There is no new plate.
+    """
+    if not plates:
+        raise InputError("there is no plate to draw: give at least one")
+    made = figure(max(4.4, min(10, 2.6 + 0.5 * len(plates))), 3.4)
+    ax = made.subplots()
+    known = np.array([*atlas.values()], np.float64)
+    # Plates of the atlas side by side in the first column, in their order.
+    at_old = np.linspace(-0.25, 0.25, known.size) if known.size > 1 else np.zeros(known.size)
+    ax.plot(at_old, 100 * known, "o", color=GREY, markersize=4, label="plate of the atlas")
+    shares = np.array([*plates.values()], np.float64)
+    at_new = np.arange(1, shares.size + 1)
+    low = shares < smallest
+    ax.plot(at_new[~low], 100 * shares[~low], "o", color=BLUE, label="new plate")
+    if low.any():
+        label = "new plate, below the line"
+        ax.plot(at_new[low], 100 * shares[low], "o", color=ORANGE, label=label)
+    if np.isfinite(smallest):
+        ax.axhline(100 * smallest, color=INK, linewidth=1, linestyle=(0, (4, 2)))
+    plate_ticks(ax, [f"atlas ({known.size:,})", *plates])
+    ax.set_xlim(-0.6, shares.size + 0.6)
+    top = np.nanmax([*known, *shares, 0.01])
+    ax.set_ylim(0, 112 * top)
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}%"))
+    ax.set_title("variance that the atlas's components hold")
+    made.legend(loc="outside lower left", ncols=3, handletextpad=0.1)
     return made
