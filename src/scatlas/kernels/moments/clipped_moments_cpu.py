@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from scatlas.arrays.array_types import Array, Block, Floats, Ints, is_sparse, row_offsets
-from scatlas.kernels.build.numba_cache import njit
+from scatlas.arrays.array_types import Block, Floats, is_sparse
 from scatlas.kernels.counts.qc_cpu import is_integral
 from scatlas.kernels.moments.moments_cpu import (
-    EXACT_SQUARES,
     Moments,
     _mean_var,
-    add_value,
+    add_pairs,
     group_sizes,
     local_groups,
     merge,
@@ -36,18 +34,12 @@ def moments_above(x: Block, bounds: Floats, codes: NDArray[np.integer] | None = 
     Bounds are not negative; above NaN there is no value. ``n_cells`` counts all cells of a group,
     ``expressed`` those above the bound.
     """
-    n_rows, n_genes = x.shape
-    groups, local = local_groups(codes, n_rows)
-    sums = np.zeros((groups.size, n_genes, 4))
-    n_above = np.zeros((groups.size, n_genes), dtype=np.int64)
+    groups, local = local_groups(codes, x.shape[0])
+    sums = np.zeros((groups.size, x.shape[1], 4))
+    n_above = np.zeros(sums.shape[:2], dtype=np.int64)
+    values = x.data if is_sparse(x) else np.asarray(x)
     bounds = np.ascontiguousarray(bounds[groups], dtype=np.float64)
-    if is_sparse(x):
-        indptr = row_offsets(x)
-        exact = x.data.dtype.char in EXACT_SQUARES
-        _add_csr(x.data, x.indices, indptr, local, bounds, exact, sums, n_above)
-    else:
-        x = np.asarray(x)
-        _add_dense(x, local, bounds, x.dtype.char in EXACT_SQUARES, sums, n_above)
+    add_pairs(x, values, local, bounds, sums, n_above)
     return Moments(groups, group_sizes(local, groups.size), sums, n_above)
 
 
@@ -75,43 +67,3 @@ def clipped_squares(moments: Moments, above: Moments, bounds: Floats) -> Floats:
     # Bounds of NaN or infinity have no cells above them: avoid 0 * NaN.
     distance = np.where(n_above > 0, bounds - moments.mean, 0.0)
     return below + n_above * distance**2
-
-
-@njit(nogil=True, cache=True)
-def _add_csr(
-    data: Array,
-    indices: Array,
-    indptr: Ints,
-    codes: Ints,
-    bounds: Floats,
-    exact: bool,
-    sums: Floats,
-    n_above: Ints,
-) -> None:
-    for row in range(indptr.size - 1):
-        group = codes[row]
-        if group < 0:
-            continue
-        bound = bounds[group]
-        for at in range(indptr[row], indptr[row + 1]):
-            v = np.float64(data[at])
-            gene = np.uint64(indices[at])  # unsigned: Numba tests signed ones for negative values
-            if v > bound[gene]:
-                add_value(sums[group, gene], v, exact)
-                n_above[group, gene] += 1
-
-
-@njit(nogil=True, cache=True)
-def _add_dense(
-    x: Array, codes: Ints, bounds: Floats, exact: bool, sums: Floats, n_above: Ints
-) -> None:
-    for row in range(x.shape[0]):
-        group = codes[row]
-        if group < 0:
-            continue
-        bound = bounds[group]
-        for gene in range(x.shape[1]):
-            v = np.float64(x[row, gene])
-            if v > bound[gene]:
-                add_value(sums[group, gene], v, exact)
-                n_above[group, gene] += 1

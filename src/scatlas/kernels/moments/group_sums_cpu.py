@@ -14,14 +14,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from scatlas.arrays.array_types import Array, Block, Floats, Ints, is_sparse, row_offsets
+from scatlas.arrays.array_types import Array, Block, Floats, Ints, is_sparse
 from scatlas.errors import InputError
 from scatlas.kernels.build.numba_cache import njit
 from scatlas.kernels.moments.moments_cpu import (
     CONSTANT,
     EXACT_SQUARES,
+    gene_at,
+    gene_rows,
     local_groups,
     pair_sum,
+    row_of,
     square_error,
     squared_deviations,
 )
@@ -144,23 +147,20 @@ def add(
     rows = np.flatnonzero(codes >= 0)
     # Sorted by group, cells in their order, so that the sums of a group stay in the cache.
     rows = rows[np.argsort(codes[rows], kind="stable")]
-    columns = np.arange(x.shape[1], dtype=np.int64) if columns is None else columns.astype(np.int64)
-    where: tuple[Any, ...] = rows, codes[rows].astype(np.int64), columns
+    columns = None if columns is None else columns.astype(np.int64)
     values = as_numba_dtype(x.data if is_sparse(x) else np.asarray(x))
-    arrays = (into.sums, into.errors, into.squares, into.square_errors)
-    if into.whole:
-        sums = tuple(_NO_INTS if array is None else array for array in arrays[::2])
-    else:
-        sums = tuple(_NO_FLOATS if array is None else array for array in arrays)
-        where = *where, values.dtype.char in EXACT_SQUARES
-    nonzero = _NO_INTS if into.nonzero is None else into.nonzero
-    if is_sparse(x):
-        indptr = row_offsets(x)
-        kernel = _add_integers_csr if into.whole else _add_floats_csr
-        kernel(values, x.indices, indptr, *where, *sums, nonzero)
-    else:
-        kernel = _add_integers_dense if into.whole else _add_floats_dense
-        kernel(values, *where, *sums, nonzero)
+    exact = into.whole or values.dtype.char in EXACT_SQUARES
+    where = rows, codes[rows].astype(np.int64), columns
+    empty, no_errors = (_NO_INTS, None) if into.whole else (_NO_FLOATS, _NO_FLOATS)
+    sums = [
+        default if array is None else array
+        for array, default in (
+            *((into.sums, empty), (into.errors, no_errors)),
+            *((into.squares, empty), (into.square_errors, no_errors)),
+            (into.nonzero, _NO_INTS),
+        )
+    ]
+    _add_rows(values, *gene_rows(x), *where, exact, *sums)
 
 
 def group_sums(x: Any, codes: NDArray[np.integer], wanted: SumKinds) -> tuple[Ints, Sums]:
@@ -197,191 +197,99 @@ def as_numba_dtype(values: Array) -> Array:
 
 
 @njit(nogil=True, cache=True)
-def _add_integers_csr(
-    data: Array,
-    indices: Array,
-    indptr: Ints,
+def _add_rows(
+    values: Array,
+    indices: Array | None,
+    indptr: Ints | None,
     rows: Ints,
     codes: Ints,
-    columns: Ints,
-    sums: Ints,
-    squares: Ints,
+    columns: Ints | None,
+    exact: bool,
+    sums: Array,
+    errors: Floats | None,
+    squares: Array,
+    square_errors: Floats | None,
     nonzero: Ints,
 ) -> None:
     for i in range(rows.size):
-        lo, hi, code = indptr[rows[i]], indptr[rows[i] + 1], codes[i]
+        code = codes[i]
+        of_row, genes = row_of(values, indices, indptr, rows[i])
         if sums.size:
-            out = sums[code]
-            for at in range(lo, hi):
-                to = columns[indices[at]]
-                if to >= 0:
-                    out[to] += np.int64(data[at])
+            _add_row(of_row, genes, columns, False, True, code, sums, errors)
         if squares.size:
-            out = squares[code]
-            for at in range(lo, hi):
-                to, v = columns[indices[at]], np.int64(data[at])
-                if to >= 0:
-                    out[to] += v * v
+            _add_row(of_row, genes, columns, True, exact, code, squares, square_errors)
         if nonzero.size:
             out = nonzero[code]
-            for at in range(lo, hi):
-                to = columns[indices[at]]
+            for k in range(of_row.size):
+                to = _column_at(columns, gene_at(genes, k))
                 if to >= 0:
-                    out[to] += data[at] != 0
+                    out[np.uint64(to)] += of_row[k] != 0
 
 
 @njit(nogil=True, cache=True)
-def _add_integers_dense(
-    x: Array, rows: Ints, codes: Ints, columns: Ints, sums: Ints, squares: Ints, nonzero: Ints
+def _column_at(columns: Ints | None, gene: Any) -> int:
+    return np.int64(gene) if columns is None else columns[gene]
+
+
+@njit(nogil=True, cache=True)
+def _add_row(
+    values: Array,
+    genes: Array | None,
+    columns: Ints | None,
+    squared: bool,
+    exact: bool,
+    code: int,
+    sums: Array,
+    errors: Floats | None,
 ) -> None:
-    for i in range(rows.size):
-        row, code = rows[i], codes[i]
-        if sums.size:
-            out = sums[code]
-            for gene in range(columns.size):
-                if columns[gene] >= 0:
-                    out[columns[gene]] += np.int64(x[row, gene])
-        if squares.size:
-            out = squares[code]
-            for gene in range(columns.size):
-                if columns[gene] >= 0:
-                    v = np.int64(x[row, gene])
-                    out[columns[gene]] += v * v
-        if nonzero.size:
-            out = nonzero[code]
-            for gene in range(columns.size):
-                if columns[gene] >= 0:
-                    out[columns[gene]] += x[row, gene] != 0
+    if errors is None:
+        _add_terms(values, genes, columns, squared, True, sums[code], None)
+    else:
+        _add_terms(values, genes, columns, squared, exact, sums[code], errors[code])
+
+
+@njit(nogil=True, cache=True)
+def _add_terms(
+    values: Array,
+    genes: Array | None,
+    columns: Ints | None,
+    squared: bool,
+    exact: bool,
+    high: Array,
+    low: Floats | None,
+) -> None:
+    for k in range(values.size):
+        to = _column_at(columns, gene_at(genes, k))
+        v = high.dtype.type(values[k])
+        # A zero changes no pair. Without columns no branch, so that dense rows are vectorised.
+        if to >= 0 and (columns is None or low is None or v != 0):
+            term = v * v if squared else v
+            error = square_error(v, term) if squared and not exact else 0.0
+            _add_term(term, error, np.uint64(to), high, low)
+
+
+@njit(nogil=True, cache=True)
+def _add_term(term: Any, error: float, to: Any, high: Array, low: Floats | None) -> None:
+    if low is None:
+        high[to] += term
+    else:
+        high[to], low[to] = _finite_pair_sum(high[to], low[to], term, error)
 
 
 @njit(nogil=True, cache=True)
 def _finite_pair_sum(old: float, low: float, value: float, error: float) -> tuple[float, float]:
+    # Without a branch, so that the compiler vectorises loops over dense rows.
     total, rest = pair_sum(old, low, value, error)
-    if np.isfinite(total):
-        return total, rest
+    finite = abs(total) < np.inf
     # A sum that is not finite has no error.
-    return old + value, 0.0
+    return (total if finite else old + value), (rest if finite else 0.0)
 
 
 @njit(nogil=True, cache=True)
 def _add_pairs(values: Floats, errors: Floats, groups: Ints, sums: Floats, low: Floats) -> None:
     for i in range(groups.size):
-        group = groups[i]
         for gene in range(values.shape[1]):
-            sums[group, gene], low[group, gene] = _finite_pair_sum(
-                sums[group, gene], low[group, gene], values[i, gene], errors[i, gene]
-            )
-
-
-@njit(nogil=True, cache=True)
-def _add_floats_csr(
-    data: Array,
-    indices: Array,
-    indptr: Ints,
-    rows: Ints,
-    codes: Ints,
-    columns: Ints,
-    exact: bool,
-    sums: Floats,
-    errors: Floats,
-    squares: Floats,
-    square_errors: Floats,
-    nonzero: Ints,
-) -> None:
-    for i in range(rows.size):
-        lo, hi, code = indptr[rows[i]], indptr[rows[i] + 1], codes[i]
-        if sums.size:
-            high, low = sums[code], errors[code]
-            for at in range(lo, hi):
-                column, v = columns[np.uint64(indices[at])], np.float64(data[at])
-                if column >= 0 and v != 0.0:
-                    to = np.uint64(column)
-                    high[to], low[to] = _finite_pair_sum(high[to], low[to], v, 0.0)
-        if squares.size:
-            high, low = squares[code], square_errors[code]
-            for at in range(lo, hi):
-                column, v = columns[np.uint64(indices[at])], np.float64(data[at])
-                if column >= 0 and v != 0.0:
-                    to = np.uint64(column)
-                    square = v * v
-                    error = 0.0 if exact else square_error(v, square)
-                    high[to], low[to] = _finite_pair_sum(high[to], low[to], square, error)
-        if nonzero.size:
-            out = nonzero[code]
-            for at in range(lo, hi):
-                column = columns[np.uint64(indices[at])]
-                if column >= 0:
-                    out[np.uint64(column)] += data[at] != 0
-
-
-# Without branches, so that the compiler vectorises the loops: adding 0 changes no pair.
-
-
-@njit(nogil=True, cache=True)
-def _add_row(values: Array, high: Floats, low: Floats) -> None:
-    for gene in range(values.size):
-        old, v = high[gene], np.float64(values[gene])
-        total, rest = pair_sum(old, low[gene], v, 0.0)
-        finite = abs(total) < np.inf
-        high[gene] = total if finite else old + v
-        low[gene] = rest if finite else 0.0
-
-
-@njit(nogil=True, cache=True)
-def _add_squares_of_row(values: Array, exact: bool, high: Floats, low: Floats) -> None:
-    for gene in range(values.size):
-        old, v = high[gene], np.float64(values[gene])
-        square = v * v
-        error = 0.0 if exact else square_error(v, square)
-        total, rest = pair_sum(old, low[gene], square, error)
-        finite = abs(total) < np.inf
-        high[gene] = total if finite else old + square
-        low[gene] = rest if finite else 0.0
-
-
-@njit(nogil=True, cache=True)
-def _add_floats_dense(
-    x: Array,
-    rows: Ints,
-    codes: Ints,
-    columns: Ints,
-    exact: bool,
-    sums: Floats,
-    errors: Floats,
-    squares: Floats,
-    square_errors: Floats,
-    nonzero: Ints,
-) -> None:
-    in_order = (columns == np.arange(columns.size)).all()
-    for i in range(rows.size):
-        row, code = rows[i], codes[i]
-        if sums.size and in_order:
-            _add_row(x[row], sums[code], errors[code])
-        elif sums.size:
-            high, low = sums[code], errors[code]
-            for gene in range(columns.size):
-                to, v = columns[gene], np.float64(x[row, gene])
-                if to >= 0 and v != 0.0:
-                    high[to], low[to] = _finite_pair_sum(high[to], low[to], v, 0.0)
-        if squares.size and in_order:
-            _add_squares_of_row(x[row], exact, squares[code], square_errors[code])
-        elif squares.size:
-            high, low = squares[code], square_errors[code]
-            for gene in range(columns.size):
-                to, v = columns[gene], np.float64(x[row, gene])
-                if to >= 0 and v != 0.0:
-                    square = v * v
-                    error = 0.0 if exact else square_error(v, square)
-                    high[to], low[to] = _finite_pair_sum(high[to], low[to], square, error)
-        if nonzero.size and in_order:
-            out = nonzero[code]
-            for gene in range(columns.size):
-                out[gene] += x[row, gene] != 0
-        elif nonzero.size:
-            out = nonzero[code]
-            for gene in range(columns.size):
-                if columns[gene] >= 0:
-                    out[columns[gene]] += x[row, gene] != 0
+            _add_term(values[i, gene], errors[i, gene], gene, sums[groups[i]], low[groups[i]])
 
 
 # With NumPy's division, which allows zero.

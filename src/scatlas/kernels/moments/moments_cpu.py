@@ -21,7 +21,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba.extending import register_jitable
+from numba import types
+from numba.extending import overload, register_jitable
 
 from scatlas.arrays import aligned
 from scatlas.arrays.array_types import Array, Block, Floats, Ints, is_sparse, row_offsets
@@ -87,20 +88,27 @@ def moments(
     values = x.data if is_sparse(x) else np.asarray(x)
     if expm1:
         values = expm1_values(values, log_base)
-    exact = values.dtype.char in EXACT_SQUARES
     grid = grid_of(values, n_rows) if values.dtype == np.float32 else 0.0
-    if grid:
-        if is_sparse(x):
-            offsets = np.where(local < 0, -1, 4 * n_genes * local)
-            add_rows(values, x.indices, row_offsets(x), offsets, grid, sums.reshape(-1))
-        else:
-            add_dense(values, local, grid, sums)
-        finish_sums(sums.reshape(-1), expressed.reshape(-1))
+    if not grid:
+        add_pairs(x, values, local, None, sums, expressed)
     elif is_sparse(x):
-        _add_csr(values, x.indices, row_offsets(x), local, exact, sums, expressed)
+        offsets = np.where(local < 0, -1, 4 * n_genes * local)
+        add_rows(values, x.indices, row_offsets(x), offsets, grid, sums.reshape(-1))
+        finish_sums(sums.reshape(-1), expressed.reshape(-1))
     else:
-        _add_dense(values, local, exact, sums, expressed)
+        add_dense(values, local, grid, sums)
+        finish_sums(sums.reshape(-1), expressed.reshape(-1))
     return Moments(groups, group_sizes(local, groups.size), sums, expressed)
+
+
+def add_pairs(
+    x: Block, values: Array, local: Ints, bounds: Floats | None, sums: Floats, expressed: Ints
+) -> None:
+    """Add to the sums of the groups, which carry their errors. `values` are those that `x` stores,
+    or others in their places; of `bounds` ``[n_groups, n_genes]`` only values above them count.
+    """
+    exact = values.dtype.char in EXACT_SQUARES
+    _add_pairs(values, *gene_rows(x), local, bounds, exact, sums, expressed)
 
 
 def local_groups(codes: NDArray[np.integer] | None, n_rows: int) -> tuple[Ints, Ints]:
@@ -201,40 +209,65 @@ def add_value(sums: Floats, v: float, exact: bool) -> None:
     _add_pair(sums, 2, square, 0.0 if exact else square_error(v, square))
 
 
+def gene_rows(x: Block) -> tuple[Array | None, Ints | None]:
+    """Genes of the stored values of a block and offsets of its rows; None for a dense block."""
+    return (x.indices, row_offsets(x)) if is_sparse(x) else (None, None)
+
+
+def _dense_row(values: Array, _indices: None, _indptr: None, row: int) -> tuple[Array, None]:
+    return values[row], None
+
+
+def _sparse_row(values: Array, indices: Array, indptr: Ints, row: int) -> tuple[Array, Array]:
+    part = slice(indptr[row], indptr[row + 1])
+    return values[part], indices[part]
+
+
+def row_of(values: Any, indices: Any, indptr: Any, row: Any) -> Any:
+    """Values of a row of a block and their genes (None: all), from :func:`gene_rows`, so that a
+    kernel has one loop for dense and sparse blocks.
+    """
+    return (_dense_row if indices is None else _sparse_row)(values, indices, indptr, row)
+
+
+@overload(row_of, strict=False)
+def _compiled_row_of(_values: Any, indices: Any, _indptr: Any, _row: Any) -> Any:
+    return _dense_row if isinstance(indices, types.NoneType) else _sparse_row
+
+
 @njit(nogil=True, cache=True)
-def _add_csr(
-    data: Array,
-    indices: Array,
-    indptr: Ints,
+def gene_at(genes: Array | None, k: int) -> Any:
+    """Gene of value `k` of a row; unsigned, because Numba tests signed ones for negative values."""
+    return np.uint64(k) if genes is None else np.uint64(genes[k])
+
+
+@njit(nogil=True, cache=True)
+def _add_pairs(
+    values: Array,
+    indices: Array | None,
+    indptr: Ints | None,
     codes: Ints,
+    bounds: Floats | None,
     exact: bool,
     sums: Floats,
     expressed: Ints,
 ) -> None:
-    for row in range(indptr.size - 1):
+    for row in range(codes.size):
         group = codes[row]
         if group < 0:
             continue
-        for at in range(indptr[row], indptr[row + 1]):
-            v = np.float64(data[at])
-            gene = indices[at]
-            add_value(sums[group, gene], v, exact)
-            if v > 0.0:
-                expressed[group, gene] += 1
-
-
-@njit(nogil=True, cache=True)
-def _add_dense(x: Array, codes: Ints, exact: bool, sums: Floats, expressed: Ints) -> None:
-    for row in range(x.shape[0]):
-        group = codes[row]
-        if group < 0:
-            continue
-        for gene in range(x.shape[1]):
-            v = np.float64(x[row, gene])
-            if v != 0.0:
+        of_row, genes = row_of(values, indices, indptr, row)
+        for k in range(of_row.size):
+            v, gene = np.float64(of_row[k]), gene_at(genes, k)
+            if _counts(v, bounds, group, gene):
                 add_value(sums[group, gene], v, exact)
                 if v > 0.0:
                     expressed[group, gene] += 1
+
+
+@njit(nogil=True, cache=True)
+def _counts(v: float, bounds: Floats | None, group: int, gene: Any) -> bool:
+    return v != 0.0 if bounds is None else v > bounds[group, gene]
 
 
 @njit(nogil=True, cache=True)

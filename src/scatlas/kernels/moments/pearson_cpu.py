@@ -19,14 +19,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from scatlas.arrays.array_types import Array, Block, Floats, Ints, is_sparse, row_offsets
+from scatlas.arrays.array_types import Array, Block, Floats, Ints, is_sparse
 from scatlas.kernels.build.numba_cache import njit
 from scatlas.kernels.moments.moments_cpu import (
     Moments,
+    gene_at,
+    gene_rows,
     group_sizes,
     local_groups,
     pair_sum,
     product_error,
+    row_of,
 )
 
 if TYPE_CHECKING:
@@ -69,11 +72,8 @@ def sums_of_nonzeros(
         float(model.theta),
     )
     totals = np.ascontiguousarray(totals, dtype=np.float64)
-    if is_sparse(x):
-        indptr = row_offsets(x)
-        _add_csr(x.data, x.indices, indptr, local, totals, *parameters, sums)
-    else:
-        _add_dense(np.asarray(x), local, totals, *parameters, sums)
+    values = x.data if is_sparse(x) else np.asarray(x)
+    _add_rows(values, *gene_rows(x), local, totals, *parameters, sums)
     expressed = np.zeros((groups.size, n_genes), dtype=np.int64)
     return Moments(groups, group_sizes(local, groups.size), sums, expressed)
 
@@ -121,10 +121,10 @@ def _add_difference(sums: Floats, at: int, a: float, b: float) -> None:
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _add_csr(
-    data: Array,
-    indices: Array,
-    indptr: Ints,
+def _add_rows(
+    values: Array,
+    indices: Array | None,
+    indptr: Ints | None,
     codes: Ints,
     totals: Array,
     genes: Array,
@@ -133,35 +133,14 @@ def _add_csr(
     theta: float,
     sums: Floats,
 ) -> None:
-    for row in range(indptr.size - 1):
+    for row in range(codes.size):
         group = codes[row]
         if group < 0:
             continue
-        for at in range(indptr[row], indptr[row + 1]):
-            v = np.float64(data[at])
-            gene = indices[at]
+        of_row, genes_of_row = row_of(values, indices, indptr, row)
+        for k in range(of_row.size):
+            v = np.float64(of_row[k])
             if v != 0.0:
-                mu = genes[group, gene] * totals[row] / groups[group]
-                _add_value(v, mu, theta, clips[group], sums[group, gene])
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _add_dense(
-    x: Array,
-    codes: Ints,
-    totals: Array,
-    genes: Array,
-    groups: Floats,
-    clips: Floats,
-    theta: float,
-    sums: Floats,
-) -> None:
-    for row in range(x.shape[0]):
-        group = codes[row]
-        if group < 0:
-            continue
-        for gene in range(x.shape[1]):
-            v = np.float64(x[row, gene])
-            if v != 0.0:
+                gene = gene_at(genes_of_row, k)
                 mu = genes[group, gene] * totals[row] / groups[group]
                 _add_value(v, mu, theta, clips[group], sums[group, gene])
