@@ -7,17 +7,9 @@ from typing import TYPE_CHECKING
 from scatlas._util.lazy_exports import exports
 
 if TYPE_CHECKING:
-    from scatlas.workflow.report._build import build
-    from scatlas.workflow.report._new_plates import NewPlates, build_new_plates
-    from scatlas.workflow.report._results import Results
+    from scatlas.workflow.report._build import build as build
+    from scatlas.workflow.report._new_plates import NewPlates as NewPlates
+    from scatlas.workflow.report._new_plates import build_new_plates as build_new_plates
+    from scatlas.workflow.report._results import Results as Results
 
-_EXPORTS = {
-    "NewPlates": "_new_plates",
-    "Results": "_results",
-    "build": "_build",
-    "build_new_plates": "_new_plates",
-}
-__all__ = ["NewPlates", "Results", "build", "build_new_plates"]
-
-
-__getattr__, __dir__ = exports(__name__, _EXPORTS)
+__getattr__, __dir__, __all__ = exports(__name__)
