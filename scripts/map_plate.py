@@ -20,7 +20,7 @@ from scatlas.io.zarr_writer.elements import ARRAY
 from scatlas.io.zarr_writer.sharded_array import PROJECTED_CODEC, ShardedArray, encoding_pool
 from scatlas.kernels.counts.select_cpu import spread_genes
 from scatlas.matrix.held_variance import PlateMoments, held_variance
-from scatlas.matrix.reference_map import UNLIKE_RANK, Placement
+from scatlas.matrix.reference_map import UNLIKE_RANK, Placement, join_parts
 from scatlas.matrix.select_normalize import select_and_log_normalize
 from scatlas.matrix.size_factors import size_factors_by_row
 from scatlas.workflow import script
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from scatlas.workflow.reference import Reference
 
 logger = logging.getLogger("scatlas")
-# Cells placed at a time: some 0.1 GB of neighbours and their distances.
-CELLS_AT_ONCE = 65_536
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -110,7 +108,7 @@ def write_mapped(
                     yield projected[:, : reference.n_pcs]
 
             found = []
-            for part in join_parts(components(), CELLS_AT_ONCE):
+            for part in join_parts(components()):
                 first = sum(placed.ranks.size for placed in found)
                 keys = rows[first : first + len(part)].astype(np.uint64)
                 found.append(reference.cells.place(part, keys))
@@ -119,18 +117,6 @@ def write_mapped(
             finish_obs(known | placed)
         writer.obs = in_place
     return int(placed["unlike_atlas"].sum())
-
-
-def join_parts(parts: Iterator[np.ndarray], n_rows: int) -> Iterator[np.ndarray]:
-    """Join neighbouring parts until they have this many rows."""
-    waiting: list[np.ndarray] = []
-    for part in parts:
-        waiting.append(part)
-        if sum(map(len, waiting)) >= n_rows:
-            yield np.concatenate(waiting)
-            waiting = []
-    if waiting:
-        yield np.concatenate(waiting)
 
 
 def constant_columns(plate: str, labels: dict[str, str], n_cells: int) -> dict[str, pd.Categorical]:

@@ -65,7 +65,7 @@ def main(argv: list[str] | None = None) -> None:
         n_neighbors, n_pcs = neighbors_of(sample, record["config"])
         sample.obsm["X_pca"] = np.ascontiguousarray(sample.obsm["X_pca"][:, :n_pcs])
         n_neighbors = min(n_neighbors, sample.n_obs - 1)
-        index = index_reference(sample.obsm["X_pca"], n_neighbors, seed=record["seed"])
+        index = index_reference(sample.obsm["X_pca"], n_neighbors + 1, seed=record["seed"])
         logger.info(
             "nearest of %d cells: inverted lists, %d of %d per cell, recall %.4f",
             *(sample.n_obs, index.n_probes, index.n_lists, index.recall),

@@ -9,34 +9,21 @@ the import itself is quick.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from scatlas._version import __version__
+from scatlas._util.lazy_exports import exports
+from scatlas._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from scatlas import datasets, export, get, io, pl, pp, tl
-    from scatlas.compute.cluster import cluster
-    from scatlas.compute.device_memory import memory
-    from scatlas.io.matrices.lazy import read_lazy
+    from scatlas import datasets as datasets
+    from scatlas import export as export
+    from scatlas import get as get
+    from scatlas import io as io
+    from scatlas import pl as pl
+    from scatlas import pp as pp
+    from scatlas import tl as tl
+    from scatlas.compute.cluster import cluster as cluster
+    from scatlas.compute.device_memory import memory as memory
+    from scatlas.io.matrices.lazy import read_lazy as read_lazy
 
-__all__ = ["__version__", "cluster", "datasets", "export", "get", "io", "memory"]
-__all__ += ["pl", "pp", "read_lazy", "tl"]
-_EXPORTS = {
-    "cluster": "scatlas.compute.cluster",
-    "memory": "scatlas.compute.device_memory",
-    "read_lazy": "scatlas.io.matrices.lazy",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _EXPORTS:
-        return getattr(import_module(_EXPORTS[name]), name)
-    if name in __all__:
-        return import_module(f"scatlas.{name}")
-    msg = f"module 'scatlas' has no attribute {name!r}"
-    raise AttributeError(msg)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__, __all__ = exports(__name__)

@@ -14,7 +14,7 @@ from scatlas.get import X_to_GPU
 from scatlas.kernels.linalg import gram_cpu, project_cpu
 from scatlas.matrix import gram
 from scatlas.matrix.components import components
-from scatlas.matrix.gram import GramAccumulator, GramStats
+from scatlas.matrix.gram import GramAccumulator, GramStats, gram_stats
 from scatlas.pp import pca
 
 cp = pytest.importorskip("cupy")
@@ -199,7 +199,7 @@ def test_accumulator_equals_the_cpu(dense, logged, gpu_block):
     np.testing.assert_allclose(got.sums, expected.sums, rtol=1e-13)
     np.testing.assert_allclose(got.gram, expected.gram, rtol=1e-12, atol=1e-12)
     np.testing.assert_array_equal(got.gram, got.gram.T)
-    again = GramStats.from_block(gpu_block(logged))
+    again = gram_stats(gpu_block(logged))
     np.testing.assert_allclose(again.gram, expected.gram, rtol=1e-12, atol=1e-12)
 
 
@@ -265,7 +265,7 @@ def test_eigenvalues_of_many_rows_equal_the_cpu(rng):
 
 @pytest.mark.parametrize("zero_center", [True, False])
 def test_components_equal_the_cpu(zero_center, logged):
-    stats = GramStats.from_block(logged)
+    stats = gram_stats(logged)
     before = stats.gram.copy()
     expected = components(stats, 8, zero_center=zero_center)
     got = components(stats, 8, zero_center=zero_center, gpu=True)

@@ -89,7 +89,7 @@ def test_neighbors_by_mahalanobis(kwds: dict) -> None:
 
 @pytest.mark.parametrize("metric", ["mahalanobis", "seuclidean"])
 def test_spread_of_all_cells_is_the_measure(metric: str) -> None:
-    """Blocks of cells and NN-descent use the spread of all cells, too."""
+    """Blocks of cells use the spread of all cells, too."""
     x = blobs(2500, 3, distance=0.4).obsm["X_pca"].astype(np.float64)[:, :10]
     x *= np.linspace(1, 30, 10)
     spread = np.cov(x.T) if metric == "mahalanobis" else np.diag(np.var(x, axis=0, ddof=1))
@@ -103,10 +103,6 @@ def test_spread_of_all_cells_is_the_measure(metric: str) -> None:
     neighbors(adata, metric=metric)
     np.testing.assert_array_equal(adata.obsp["distances"].indices, want.indices)
     np.testing.assert_allclose(adata.obsp["distances"].data, want.data, rtol=1e-9)
-    neighbors(adata, metric=metric, transformer="pynndescent")
-    got = adata.obsp["distances"]
-    same = (got.astype(bool).multiply(want.astype(bool))).nnz / want.nnz
-    assert same > 0.9
 
 
 @pytest.mark.parametrize("metric", ["euclidean", "cosine"])
@@ -210,32 +206,6 @@ def test_leiden_is_scanpys_cell_by_cell(connected: ad.AnnData, options: dict) ->
     np.testing.assert_array_equal(a, b)
     theirs.uns[key].pop("modularity", None)  # since scanpy 1.12
     assert ours.uns[key] == theirs.uns[key]
-
-
-def test_nn_descent_finds_scanpys_neighbours_on_any_number_of_threads() -> None:
-    """Like scatlas, scanpy's index of pynndescent runs on one thread."""
-    import numba
-    from pynndescent import PyNNDescentTransformer
-
-    exact, theirs, one, two = (blobs(600, 3, distance=0.4) for _ in range(4))
-    neighbors(exact)
-    most = numba.get_num_threads()
-    try:
-        numba.set_num_threads(min(2, numba.config.NUMBA_NUM_THREADS))
-        neighbors(two, transformer="pynndescent")
-        numba.set_num_threads(1)
-        neighbors(one, transformer="pynndescent")
-        known = PyNNDescentTransformer(
-            n_neighbors=15, n_trees=6, n_iters=9, random_state=0, n_jobs=1
-        )
-        sc.pp.neighbors(theirs, transformer=known)
-    finally:
-        numba.set_num_threads(most)
-    assert_same_graph(one, two)
-    a, b = (data.obsp["connectivities"].toarray() for data in (one, theirs))
-    np.testing.assert_allclose(a, b, rtol=1e-6)
-    found, true = (data.obsp["distances"].astype(bool).toarray() for data in (one, exact))
-    assert (found & true).sum() > 0.9 * true.sum()
 
 
 @pytest.fixture(scope="module")

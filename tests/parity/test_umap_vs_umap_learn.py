@@ -223,19 +223,6 @@ def test_default_rounds_bit_for_bit(umap_learn: Any, n_cells: int) -> None:
     np.testing.assert_array_equal(adata.obsm["X_umap"], known)
 
 
-@settings(max_examples=50)
-@given(
-    n_epochs=st.integers(1, 2000),
-    dtype=st.sampled_from([np.float32, np.float64]),
-    seed=st.integers(0, 1000),
-)
-def test_rounds_per_use_bit_for_bit(umap_learn: Any, n_epochs: int, dtype: type, seed: int) -> None:
-    weights = np.random.default_rng(seed).random(500).astype(dtype)
-    found = _umap._rounds_per_use(weights, n_epochs)
-    assert found.dtype == np.float64
-    np.testing.assert_array_equal(found, umap_learn.make_epochs_per_sample(weights, n_epochs))
-
-
 @pytest.mark.parametrize("method", ["umap", "umap-learn"])
 def test_layout_takes_wide_and_unsorted_indices(method: str) -> None:
     weights = graph()

@@ -1,9 +1,7 @@
 """One pass over the row blocks of a matrix, in memory or on disk; knows kernels and compute."""
 
-from scatlas.blocks.checks import check, check_type, passes
-from scatlas.blocks.compressed_order import to_csr
-from scatlas.blocks.compressed_selection import select_sorted
-from scatlas.blocks.repeats import sum_repeats
+from scatlas.blocks.checks import check, check_type, passes, sum_repeats
+from scatlas.blocks.compressed import select_sorted, to_csr
 from scatlas.blocks.row_blocks import (
     Block,
     csr,

@@ -15,8 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from scatlas.arrays.kinds import ArrayKind, is_dask, kind_of
-from scatlas.blocks.checks import check
-from scatlas.blocks.repeats import sum_repeats
+from scatlas.blocks.checks import check, sum_repeats
 from scatlas.errors import InputError
 from scatlas.kernels.counts.lazy_normalized import LazyNormalizedCsr
 from scatlas.kernels.dispatch import kernels_for

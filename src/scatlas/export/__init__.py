@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 from scatlas._util.lazy_exports import exports
 
 if TYPE_CHECKING:
-    from scatlas.export._annbatch import to_annbatch
-    from scatlas.export._files import to_cellxgene, to_h5ad, to_vitessce
+    from scatlas.export._annbatch import to_annbatch as to_annbatch
+    from scatlas.export._files import to_cellxgene as to_cellxgene
+    from scatlas.export._files import to_h5ad as to_h5ad
+    from scatlas.export._files import to_vitessce as to_vitessce
 
-__all__ = ["to_annbatch", "to_cellxgene", "to_h5ad", "to_vitessce"]
-_EXPORTS = dict.fromkeys(__all__, "_files") | {"to_annbatch": "_annbatch"}
-
-__getattr__, __dir__ = exports(__name__, _EXPORTS)
+__getattr__, __dir__, __all__ = exports(__name__)

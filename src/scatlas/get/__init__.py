@@ -11,21 +11,13 @@ from typing import TYPE_CHECKING
 from scatlas._util.lazy_exports import exports
 
 if TYPE_CHECKING:
-    from scatlas.get._aggregate import aggregate, aggregate_cells
-    from scatlas.get._gene import gene
-    from scatlas.get._move import X_to_CPU, X_to_GPU, anndata_to_CPU, anndata_to_GPU, on_backend
+    from scatlas.get._aggregate import aggregate as aggregate
+    from scatlas.get._aggregate import aggregate_cells as aggregate_cells
+    from scatlas.get._gene import gene as gene
+    from scatlas.get._move import X_to_CPU as X_to_CPU
+    from scatlas.get._move import X_to_GPU as X_to_GPU
+    from scatlas.get._move import anndata_to_CPU as anndata_to_CPU
+    from scatlas.get._move import anndata_to_GPU as anndata_to_GPU
+    from scatlas.get._move import on_backend as on_backend
 
-__all__ = [
-    "X_to_CPU",
-    "X_to_GPU",
-    "aggregate",
-    "aggregate_cells",
-    "anndata_to_CPU",
-    "anndata_to_GPU",
-    "gene",
-    "on_backend",
-]
-_EXPORTS = dict.fromkeys(__all__, "_move")
-_EXPORTS |= {"aggregate": "_aggregate", "aggregate_cells": "_aggregate", "gene": "_gene"}
-
-__getattr__, __dir__ = exports(__name__, _EXPORTS)
+__getattr__, __dir__, __all__ = exports(__name__)

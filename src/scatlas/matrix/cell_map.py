@@ -44,8 +44,8 @@ def map_cells(
     compare with those of the others. ``parts`` are components of all cells in order; their bounds
     change no result.
     """
-    put = partial(np.asarray, like=index.order)
-    places, codes, usual = map(put, (sample.places, sample.codes, sample.usual))
+    to_device = partial(np.asarray, like=index.order)
+    places, codes, usual = map(to_device, (sample.places, sample.codes, sample.usual))
     sample = sample._replace(places=places, codes=codes, usual=usual)
     start = 0
     for x in parts:
@@ -61,9 +61,9 @@ def _map_part(
 ) -> MappedPart:
     """Map cells of the given rows, among which are the ``known`` ones of the sample."""
     neighbours, distances = index.search(x, sample.n_neighbors)
-    put = partial(np.asarray, like=neighbours)  # where the index is
+    to_device = partial(np.asarray, like=neighbours)  # where the index is
     n = sample.n_neighbors
-    own, known = put(sample.rows[known] - rows[0]), put(known)
+    own, known = to_device(sample.rows[known] - rows[0]), to_device(known)
     is_other = np.ones_like(neighbours, bool, shape=rows.size)
     is_other[own] = False
     others = np.flatnonzero(is_other)
@@ -74,7 +74,7 @@ def _map_part(
         neighbours[others],
         distances[others],
         sample.curve,
-        keys=put(rows.astype(np.uint64))[others],
+        keys=to_device(rows.astype(np.uint64))[others],
         seed=sample.seed,
     )
     itself = np.full_like(others, n - 1, shape=rows.size)

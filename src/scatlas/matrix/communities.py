@@ -39,7 +39,7 @@ def leiden(
     resolution: float,
     n_iterations: int,
     seed: int,
-    put: Callable[[Ints], Array] = np.asarray,
+    to_device: Callable[[Ints], Array] = np.asarray,
 ) -> Ints:
     """Communities of a graph by the Leiden algorithm, with nodes that move at the same time.
 
@@ -50,19 +50,19 @@ def leiden(
     community in several parts is split, which raises modularity.
 
     Entries of ``graph``, at least 0, add up with their transposed ones. A negative ``n_iterations``
-    repeats until modularity grows by less than 1e-5 of itself. ``put`` says where the rounds run
-    (``pinned_copies.to_gpu``: a GPU), with the same result: weights are multiples of 2**-20 of the
-    largest one, so their sums are exact.
+    repeats until modularity grows by less than 1e-5 of itself. ``to_device`` says where the rounds
+    run (``pinned_copies.to_gpu``: a GPU), with the same result: weights are multiples of 2**-20 of
+    the largest one, so their sums are exact.
     """
     edges, degrees = _whole_edges(graph)
     penalty = resolution / max(1, int(degrees.sum()))
-    search = _Search(penalty, seed, itertools.count(), put)
-    finest = _Level(edges, Edges(*map(put, edges)), degrees)
+    search = _Search(penalty, seed, itertools.count(), to_device)
+    finest = _Level(edges, Edges(*map(to_device, edges)), degrees)
     find_parts = kernels_for("graphs.edges", finest.there.indptr).find_parts
     best, highest = np.arange(degrees.size), -np.inf
     for _ in itertools.count() if n_iterations < 0 else range(n_iterations):
         # A community in several parts is split.
-        parts, n = find_parts(finest.there, put(_iterate(finest, best, search)))
+        parts, n = find_parts(finest.there, to_device(_iterate(finest, best, search)))
         labels = blocks.on_host(parts)
         totals = _sums(degrees, labels, n).astype(np.float64)
         quality = _weight_inside(finest.there, parts) - penalty * float((totals**2).sum())
@@ -88,7 +88,7 @@ class _Search(NamedTuple):
     penalty: float
     seed: int
     numbers: Iterator[int]
-    put: Callable[[Ints], Array]
+    to_device: Callable[[Ints], Array]
 
 
 def _iterate(level: _Level, labels: Ints, search: _Search) -> Ints:
@@ -102,7 +102,9 @@ def _iterate(level: _Level, labels: Ints, search: _Search) -> Ints:
         if n == labels.size:
             return labels[node]
         edges = _merge(level.edges, refined, n)
-        level = _Level(edges, Edges(*map(search.put, edges)), _sums(level.degrees, refined, n))
+        level = _Level(
+            edges, Edges(*map(search.to_device, edges)), _sums(level.degrees, refined, n)
+        )
         node = refined[node]
         of_part = np.empty(n, np.int64)
         of_part[refined] = labels
@@ -122,8 +124,8 @@ def _optimise(
             if not sweep(*state, penalty=search.penalty, only_single=only_single):
                 break
         return communities.labels
-    communities = Communities(*map(search.put, communities))
-    degrees, within = search.put(level.degrees), search.put(within)
+    communities = Communities(*map(search.to_device, communities))
+    degrees, within = search.to_device(level.degrees), search.to_device(within)
     kernels = kernels_for("graphs.communities", degrees)
     out = communities.labels.copy()
     n_quiet = 0

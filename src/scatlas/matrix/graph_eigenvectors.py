@@ -36,7 +36,7 @@ def eigenvectors(
     n: int,
     *,
     tolerance: float,
-    put: Callable[[Array], Array] = np.asarray,
+    to_device: Callable[[Array], Array] = np.asarray,
 ) -> Floats:
     """Eigenvectors of the `n` largest eigenvalues of ``D^-1/2 A D^-1/2``, the largest first.
 
@@ -48,16 +48,20 @@ def eigenvectors(
 
     ``A`` is the symmetric ``graph``, which is connected; ``D`` has the sums of its rows; `n` is at
     most a tenth of the cells. The columns are orthonormal with a positive largest value. The bits
-    depend on the graph alone if the caller limits BLAS to one thread; a GPU (``put``) agrees to
-    rounding.
+    depend on the graph alone if the caller limits BLAS to one thread; a GPU (``to_device``) agrees
+    to rounding.
     """
     n_cells = graph.shape[0]
-    degrees = put(np.asarray(graph.sum(axis=1, dtype=np.float64)).ravel())
+    degrees = to_device(np.asarray(graph.sum(axis=1, dtype=np.float64)).ravel())
     root = np.sqrt(degrees)[:, None]
     width = -(-(n + _EXTRA) // WIDTH) * WIDTH
-    vectors = put(np.random.default_rng(0).standard_normal((n_cells, width)))
+    vectors = to_device(np.random.default_rng(0).standard_normal((n_cells, width)))
     vectors[:, :1] = root
-    edges = put(graph.indptr.astype(np.int64, copy=False)), put(graph.indices), put(graph.data)
+    edges = (
+        to_device(graph.indptr.astype(np.int64, copy=False)),
+        to_device(graph.indices),
+        to_device(graph.data),
+    )
     run_step = kernels_for("graphs.diffusion", degrees).run_step
     with over_cells(n_cells) as over_blocks:
         call: Callable[..., Any] = (lambda task: task()) if is_gpu(degrees) else over_blocks
@@ -77,9 +81,9 @@ def eigenvectors(
             product = _columns(step(scaled, scaled)) * root
             projected = blocks.on_host(basis.T @ product)
             values, rotation = np.linalg.eigh((projected + projected.T) / 2)
-            values, rotation = values[::-1], put(rotation[:, ::-1])
+            values, rotation = values[::-1], to_device(rotation[:, ::-1])
             vectors, cut = basis @ rotation, float(values[-1])
-            residuals = np.linalg.norm(product @ rotation - vectors * put(values), axis=0)[:n]
+            residuals = np.linalg.norm(product @ rotation - vectors * to_device(values), axis=0)[:n]
             if residuals.max() <= tolerance:
                 break
         else:

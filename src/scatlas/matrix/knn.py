@@ -1,25 +1,23 @@
-"""Nearest neighbours of cells: exact, in blocks over threads, or approximate on one thread."""
+"""Exact nearest neighbours of cells, in blocks over threads."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from scatlas._util.extras import from_extra
 from scatlas.compute.threads import blas_on_one_thread, n_cores, openmp_on_one_thread
-from scatlas.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     import scipy.sparse as sp
     from numpy.typing import NDArray
 
-# At this size, with 50 components on 2 cores, the exact search takes 18 s, NN-descent 15 s after
-# 7 s of compilation, and NN-descent finds 92% of the neighbours.
+# At this size, with 50 components on 2 cores, the exact search takes 18 s; the time grows with the
+# square of the cells.
 EXACT_UP_TO = 100_000
 # A multiple of scikit-learn's tiles of 256 x 256 cells gives the same products, so the same bits,
 # as one call over all cells. Blocks of up to 1,024 cells take longer.
@@ -71,61 +69,6 @@ def exact(
                 for future in [pool.submit(search, start) for start in starts]:
                     future.result()
     return _move_self_first(indices, distances)
-
-
-def approximate(
-    x: NDArray[Any] | sp.csr_matrix,
-    n_neighbors: int,
-    *,
-    metric: str | Callable[..., float],
-    metric_kwds: Mapping[str, Any],
-    random_state: int | np.random.RandomState,
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Neighbours by NN-descent (Dong et al., WWW 2011), with UMAP's numbers of trees and rounds.
-
-    The library draws random numbers per thread, so its result changes with the number of threads:
-    it runs on one.
-    """
-    with from_extra():
-        from pynndescent import NNDescent
-
-    n_cells = x.shape[0]
-    with numba_on_one_thread():
-        # One more neighbour, as in scanpy: the search may miss the cell itself.
-        indices, distances = NNDescent(
-            x,
-            n_neighbors=n_neighbors + 1,
-            metric=metric,
-            metric_kwds=dict(metric_kwds),
-            n_trees=min(64, 5 + round(n_cells**0.5 / 20.0)),
-            n_iters=max(5, round(np.log2(n_cells))),
-            random_state=random_state,
-            n_jobs=1,
-            compressed=False,
-            low_memory=True,
-        ).neighbor_graph
-    if (indices < 0).any():
-        n_incomplete = int((indices < 0).any(axis=1).sum())
-        msg = (
-            f"NN-descent found fewer than {n_neighbors} neighbours for {n_incomplete} cells: "
-            "pass transformer='sklearn' for the exact search"
-        )
-        raise InputError(msg)
-    indices, distances = _move_self_first(indices.astype(np.int64), distances.astype(np.float64))
-    return indices[:, :n_neighbors].copy(), distances[:, :n_neighbors].copy()
-
-
-@contextmanager
-def numba_on_one_thread() -> Iterator[None]:
-    """Context in which this thread's parallel Numba functions use one thread."""
-    import numba
-
-    threads = numba.get_num_threads()
-    numba.set_num_threads(1)
-    try:
-        yield
-    finally:
-        numba.set_num_threads(threads)
 
 
 def _move_self_first(

@@ -15,7 +15,7 @@ from scatlas.matrix import inverted_lists
 from scatlas.matrix.projection import novelty, novelty_ranks, project_layout, vote_labels
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from scatlas.arrays.array_types import Array, Float32Array, Floats, Ints, UInt64Array
     from scatlas.matrix.gene_scale import GeneScale
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 # A new cell is unlike the reference if it lies further out than this share of the reference cells.
 UNLIKE_RANK = 0.99
+# Cells placed at a time, with some 0.1 GB of neighbours and distances on the way; four times as
+# many take 0.1 GB more and no less time.
+CELLS_AT_ONCE = 65_536
 
 
 class Projection(NamedTuple):
@@ -43,52 +46,86 @@ class Projection(NamedTuple):
         return out
 
 
+class Layout(NamedTuple):
+    """The map of the reference cells."""
+
+    coordinates: Float32Array  # [n_reference, n_components]
+    curve: tuple[float, float]  # a and b of the map, as in uns['umap']['params']
+    seed: int  # of the random numbers of the coordinates
+
+
 class Placement(NamedTuple):
     """What :meth:`ReferenceMap.place` finds for new cells."""
 
-    coordinates: Float32Array  # [n, n_components] on the map
     labels: dict[str, Ints]  # by column: code of each cell's label; -1 if no neighbour has one
     # by column: share of the weight of all neighbours that has this label
     shares: dict[str, Floats]
-    distances: Floats  # novelty; 1 is usual
-    ranks: Floats  # share of the reference cells with a smaller distance
+    coordinates: Float32Array | None  # [n, n_components] on the map, if it is known
+    # If usual distances are known:
+    distances: Floats | None  # novelty; 1 is usual
+    ranks: Floats | None  # share of the reference cells with a smaller distance
 
 
 class ReferenceMap(NamedTuple):
     """Reference cells in which the neighbours of new cells are found."""
 
     lists: InvertedLists | GpuInvertedLists  # of the reference cells on their components
-    coordinates: Float32Array  # [n_reference, n_components] on the map
-    codes: Mapping[str, Ints]  # by column: code of each cell's label; negative: none
-    # float64 [n_reference] each, from usual_distances
-    usual: Floats
-    distances: Floats
     n_neighbors: int
-    curve: tuple[float, float]  # a and b of the map, as in uns['umap']['params']
-    seed: int  # of the random numbers of the coordinates
+    codes: Mapping[str, Ints]  # by column: code of each cell's label; negative: none
+    layout: Layout | None
+    usual: tuple[Floats, Floats] | None = None  # of usual_distances, float64 [n_reference] each
 
-    def place(self, x: Array, keys: UInt64Array) -> Placement:
-        """Place new cells, given their components; `keys` name them in the random numbers."""
-        neighbours, distances = self.lists.search(x, self.n_neighbors)
-        votes = {name: vote_labels(of, neighbours, distances) for name, of in self.codes.items()}
-        coordinates = project_layout(
-            self.coordinates, neighbours, distances, self.curve, keys=keys, seed=self.seed
-        )
-        found = novelty(neighbours, distances, self.usual)
+    def place(self, x: Array, keys: UInt64Array, *, n_voters: int | None = None) -> Placement:
+        """Place new cells, given their components; `keys` name them in the random numbers.
+
+        All neighbours vote for the labels, by their distances; if `n_voters` is given, so many of
+        the nearest cells with one vote each.
+        """
+        n = self.n_neighbors
+        neighbours, distances = self.lists.search(x, max(n, n_voters or n))
+        voters, weighted = neighbours, distances
+        if n_voters is not None:
+            voters = np.ascontiguousarray(neighbours[:, :n_voters])
+            weighted = np.zeros(voters.shape)  # distances of zero give one vote to each
+        votes = {name: vote_labels(of, voters, weighted) for name, of in self.codes.items()}
+        near, lengths = (np.ascontiguousarray(part[:, :n]) for part in (neighbours, distances))
+        coordinates = distance = ranks = None
+        if self.layout is not None:
+            known, curve, seed = self.layout
+            coordinates = project_layout(known, near, lengths, curve, keys=keys, seed=seed)
+        if self.usual is not None:
+            distance = novelty(near, lengths, self.usual[0])
+            ranks = novelty_ranks(distance, self.usual[1])
         return Placement(
-            coordinates,
             {name: labels for name, (labels, _) in votes.items()},
             {name: shares for name, (_, shares) in votes.items()},
-            found,
-            novelty_ranks(found, self.distances),
+            coordinates,
+            distance,
+            ranks,
         )
+
+
+def join_parts(parts: Iterable[Array], n_rows: int = CELLS_AT_ONCE) -> Iterator[Array]:
+    """Join neighbouring parts of the new cells up to the number that is placed at a time."""
+    waiting: list[Array] = []
+    for part in parts:
+        if waiting and sum(map(len, waiting)) + len(part) > n_rows:
+            yield np.concatenate(waiting)
+            waiting = []
+        waiting.append(part)
+    if waiting:
+        yield np.concatenate(waiting)
 
 
 def index_reference(
-    cells: Float32Array, n_neighbors: int, *, seed: int = 0
+    cells: Floats | Float32Array,
+    n_neighbors: int,
+    *,
+    metric: str = "euclidean",
+    seed: int | np.random.RandomState = 0,
 ) -> InvertedLists | GpuInvertedLists:
     """Index of reference cells, which finds the exact neighbours if there are few cells."""
-    index = inverted_lists.build(cells, n_neighbors + 1, random_state=seed)
+    index = inverted_lists.build(cells, n_neighbors, metric=metric, random_state=seed)
     assert isinstance(index, inverted_lists.InvertedLists), "the cells are in main memory"
     if len(cells) <= inverted_lists.FASTER_FROM:
         index = index._replace(n_probes=index.n_lists, recall=1.0)

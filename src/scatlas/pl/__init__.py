@@ -11,47 +11,19 @@ from typing import TYPE_CHECKING
 from scatlas._util.lazy_exports import exports
 
 if TYPE_CHECKING:
-    from scatlas.pl._components import held_variance, pca_scree
-    from scatlas.pl._density import umap_density
-    from scatlas.pl._doublets import doublet_scores
-    from scatlas.pl._genes import genes_by_plates, hvg_overlap
-    from scatlas.pl._markers import marker_dots, marker_heat_map
-    from scatlas.pl._qc import cells_kept, qc_violins
-    from scatlas.pl._style import save
-    from scatlas.pl._umap import before_after, new_cells, umap
+    from scatlas.pl._components import held_variance as held_variance
+    from scatlas.pl._components import pca_scree as pca_scree
+    from scatlas.pl._density import umap_density as umap_density
+    from scatlas.pl._doublets import doublet_scores as doublet_scores
+    from scatlas.pl._genes import genes_by_plates as genes_by_plates
+    from scatlas.pl._genes import hvg_overlap as hvg_overlap
+    from scatlas.pl._markers import marker_dots as marker_dots
+    from scatlas.pl._markers import marker_heat_map as marker_heat_map
+    from scatlas.pl._qc import cells_kept as cells_kept
+    from scatlas.pl._qc import qc_violins as qc_violins
+    from scatlas.pl._style import save as save
+    from scatlas.pl._umap import before_after as before_after
+    from scatlas.pl._umap import new_cells as new_cells
+    from scatlas.pl._umap import umap as umap
 
-_EXPORTS = {
-    "before_after": "_umap",
-    "cells_kept": "_qc",
-    "doublet_scores": "_doublets",
-    "genes_by_plates": "_genes",
-    "held_variance": "_components",
-    "hvg_overlap": "_genes",
-    "marker_dots": "_markers",
-    "marker_heat_map": "_markers",
-    "new_cells": "_umap",
-    "pca_scree": "_components",
-    "qc_violins": "_qc",
-    "save": "_style",
-    "umap": "_umap",
-    "umap_density": "_density",
-}
-__all__ = [
-    "before_after",
-    "cells_kept",
-    "doublet_scores",
-    "genes_by_plates",
-    "held_variance",
-    "hvg_overlap",
-    "marker_dots",
-    "marker_heat_map",
-    "new_cells",
-    "pca_scree",
-    "qc_violins",
-    "save",
-    "umap",
-    "umap_density",
-]
-
-
-__getattr__, __dir__ = exports(__name__, _EXPORTS)
+__getattr__, __dir__, __all__ = exports(__name__)

@@ -36,7 +36,7 @@ def neighbors(
     use_rep: str | None = None,
     knn: bool = True,
     method: Literal["umap"] | None = "umap",
-    transformer: Literal["sklearn", "ivf", "pynndescent"] | None = None,
+    transformer: Literal["sklearn", "ivf"] | None = None,
     metric: str | Callable[..., float] = "euclidean",
     metric_kwds: Mapping[str, Any] = MappingProxyType({}),
     recall: float = 0.99,
@@ -73,18 +73,17 @@ def neighbors(
         ``"umap"`` (McInnes, Healy, Melville 2018), or None for distances without connectivities.
     transformer
         ``"sklearn"`` for the exact search, ``"ivf"`` for inverted lists, which take dense cells and
-        the metrics ``"euclidean"``, ``"l2"``, ``"sqeuclidean"`` and ``"cosine"``,
-        ``"pynndescent"`` for NN-descent on one thread. When left out, the exact search up to 10,000
-        cells, inverted lists beyond; for sparse cells and other metrics the exact search up to
-        100,000 cells, NN-descent beyond. The choice is logged.
+        the metrics ``"euclidean"``, ``"l2"``, ``"sqeuclidean"`` and ``"cosine"``. When left out,
+        the exact search up to 10,000 cells, inverted lists beyond; for sparse cells and other
+        metrics the exact search up to 100,000 cells, and an error beyond. The choice is logged.
     metric, metric_kwds
-        Distance, as scikit-learn and pynndescent name it, and its arguments. The covariance
+        Distance, as scikit-learn names it, and its arguments. The covariance
         (``VI``, inverted) of ``"mahalanobis"`` and the variances (``V``) of ``"seuclidean"`` are
         those of all cells when left out.
     recall
         Least share of the true neighbours that inverted lists find; ignored by other searches.
     random_state
-        Seed of the inverted lists and of NN-descent; the exact search draws nothing.
+        Seed of the inverted lists; the exact search draws nothing.
     key_added
         Prefix of the ``obsp`` keys and key of ``uns``, in place of scanpy's own.
     copy
@@ -106,7 +105,7 @@ def neighbors(
     ------
     InputError
         No such representation, too few dimensions in it, values that are not finite, a metric that
-        does not suit them, or an option other than those above.
+        does not suit them or so many cells, or an option other than those above.
 
     Notes
     -----
@@ -133,7 +132,7 @@ def neighbors(
         logger.warning("only %d cells: n_neighbors is now %d", adata.n_obs, n_neighbors)
 
     x = elements.get_representation(adata, use_rep, n_pcs)
-    if not _suits_gpu(x, metric, metric_kwds, transformer):
+    if not _suits_gpu(x, metric, metric_kwds):
         x = blocks.on_host(x)
     elements.check_finite_values(x, elements.representation_name(adata, use_rep, n_pcs))
     found: dict[str, Any] = {}
@@ -142,7 +141,7 @@ def neighbors(
         indices, distances = index.neighbors(n_neighbors)
         found["recall"] = index.recall
     else:
-        indices, distances = _search(x, n_neighbors, transformer, metric, metric_kwds, random_state)
+        indices, distances = _search(x, n_neighbors, transformer, metric, metric_kwds)
     _check_found(indices, distances, metric)
     prefix = "" if key_added is None else f"{key_added}_"
     params: dict[str, Any] = {
@@ -177,10 +176,10 @@ def _check_options(*, knn: bool, method: Any, transformer: Any, recall: float) -
     if not knn:
         msg = "knn=False belongs to method='gauss', which is not offered: use knn=True"
         raise InputError(msg)
-    if transformer not in {None, "sklearn", "ivf", "pynndescent"}:
+    if transformer not in {None, "sklearn", "ivf"}:
         msg = (
-            f"transformer {transformer!r} is not offered: use 'sklearn', 'ivf', 'pynndescent' or "
-            "None"
+            f"transformer {transformer!r} is not offered: use 'sklearn', 'ivf' or None, or "
+            "scanpy.pp.neighbors for others"
         )
         raise InputError(msg)
     if not 0 < recall <= 1:
@@ -230,7 +229,6 @@ def _search(
     transformer: str | None,
     metric: Any,
     metric_kwds: Mapping[str, Any],
-    random_state: int | np.random.RandomState,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Indices of the neighbours ``[n_cells, n_neighbors]`` and their distances."""
     if kind_of(x).gpu:
@@ -238,26 +236,22 @@ def _search(
 
         logger.info("neighbours of %d cells in %d dimensions: exact search on the GPU", *x.shape)
         return inverted_lists_gpu.exact(x, n_neighbors, metric=metric)
-    from scatlas.matrix import knn
+    from scatlas.matrix import inverted_lists, knn
 
     x = elements.to_contiguous(x)
-    options: dict[str, Any] = {"metric_kwds": _with_spread(x, metric, metric_kwds)}
-    find: Callable[..., tuple[np.ndarray, np.ndarray]] = knn.exact
-    if transformer == "sklearn" or (transformer is None and x.shape[0] <= knn.EXACT_UP_TO):
-        logger.info("neighbours of %d cells in %d dimensions: exact search", *x.shape)
-    else:
-        logger.info(
-            "neighbours of %d cells in %d dimensions: NN-descent on one thread (%s)",
-            *x.shape,
-            "asked for" if transformer else f"the exact search is for up to {knn.EXACT_UP_TO:,}",
+    if transformer is None and x.shape[0] > knn.EXACT_UP_TO:
+        msg = (
+            f"{x.shape[0]:,} cells are many for an exact search, and inverted lists take dense "
+            f"cells and one of the metrics {', '.join(inverted_lists.METRICS)} without "
+            "metric_kwds: choose these, pass transformer='sklearn' and wait, or run "
+            "scanpy.pp.neighbors"
         )
-        options["random_state"] = random_state
-        find = knn.approximate
+        raise InputError(msg)
+    spread = _with_spread(x, metric, metric_kwds)
+    logger.info("neighbours of %d cells in %d dimensions: exact search", *x.shape)
     try:
-        return find(x, n_neighbors, metric=metric, **options)
-    except InputError:
-        raise
-    except (TypeError, ValueError) as error:  # scikit-learn's, SciPy's or pynndescent's
+        return knn.exact(x, n_neighbors, metric=metric, metric_kwds=spread)
+    except (TypeError, ValueError) as error:  # scikit-learn's or SciPy's
         if callable(metric):
             raise
         reason = " ".join(str(error).split())[:300]
@@ -304,17 +298,13 @@ def _with_spread(x: Any, metric: Any, metric_kwds: Mapping[str, Any]) -> Mapping
     return {"VI": np.linalg.inv(covariance).T}
 
 
-def _suits_gpu(
-    x: Any, metric: Any, metric_kwds: Mapping[str, Any], transformer: str | None
-) -> bool:
+def _suits_gpu(x: Any, metric: Any, metric_kwds: Mapping[str, Any]) -> bool:
     """Whether the GPU searches these cells, which may lie there; why not is logged."""
     from scatlas.matrix import inverted_lists
 
     if not kind_of(x).gpu:
         return False
-    if transformer == "pynndescent":
-        logger.warning("transformer='pynndescent' has no GPU kernels: neighbours on the CPU")
-    elif blocks.is_sparse(x):
+    if blocks.is_sparse(x):
         logger.warning("the GPU takes dense cells, these are sparse: neighbours on the CPU")
     elif metric not in inverted_lists.METRICS or metric_kwds:
         logger.warning(

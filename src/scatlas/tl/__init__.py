@@ -7,31 +7,13 @@ from typing import TYPE_CHECKING
 from scatlas._util.lazy_exports import exports
 
 if TYPE_CHECKING:
-    from scatlas.tl._ingest import ingest
-    from scatlas.tl._leiden import leiden
-    from scatlas.tl._lisi import lisi
-    from scatlas.tl._rank_genes_groups import rank_genes_groups, rank_genes_groups_logreg
-    from scatlas.tl._score import score_genes, score_genes_cell_cycle
-    from scatlas.tl._umap import umap
+    from scatlas.tl._ingest import ingest as ingest
+    from scatlas.tl._leiden import leiden as leiden
+    from scatlas.tl._lisi import lisi as lisi
+    from scatlas.tl._rank_genes_groups import rank_genes_groups as rank_genes_groups
+    from scatlas.tl._rank_genes_groups import rank_genes_groups_logreg as rank_genes_groups_logreg
+    from scatlas.tl._score import score_genes as score_genes
+    from scatlas.tl._score import score_genes_cell_cycle as score_genes_cell_cycle
+    from scatlas.tl._umap import umap as umap
 
-_EXPORTS = {
-    "ingest": "_ingest",
-    "leiden": "_leiden",
-    "lisi": "_lisi",
-    "rank_genes_groups": "_rank_genes_groups",
-    "rank_genes_groups_logreg": "_rank_genes_groups",
-    "score_genes": "_score",
-    "score_genes_cell_cycle": "_score",
-    "umap": "_umap",
-}
-__all__ = [
-    "ingest",
-    "leiden",
-    "lisi",
-    "rank_genes_groups",
-    "rank_genes_groups_logreg",
-    "score_genes",
-    "score_genes_cell_cycle",
-    "umap",
-]
-__getattr__, __dir__ = exports(__name__, _EXPORTS)
+__getattr__, __dir__, __all__ = exports(__name__)

@@ -14,17 +14,15 @@ from scatlas._util.numbers import whole_number
 from scatlas.errors import InputError
 from scatlas.matrix import inverted_lists
 from scatlas.matrix.components import project
-from scatlas.matrix.projection import project_layout, vote_labels
+from scatlas.matrix.reference_map import Layout, ReferenceMap, index_reference, join_parts
 from scatlas.tl._graph import graph
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from anndata import AnnData
     from numpy.typing import NDArray
 
-    from scatlas.matrix.inverted_lists import InvertedLists
-    from scatlas.matrix.inverted_lists_gpu import GpuInvertedLists
 
 logger = logging.getLogger(__name__)
 
@@ -34,9 +32,6 @@ _PROJECTED = 1000
 # By this share of the largest coordinate the offset may differ between these cells: float32
 # components of scanpy differ by 1e-5, other values of X by much more.
 _SAME_OFFSET = 1e-3
-# Cells searched at a time, with some 0.1 GB of results on the way; four times as many take 0.1 GB
-# more and no less time.
-_CELLS_AT_ONCE = 65_536
 
 
 @blocks.passes(1, "the neighbours; for a Dask X X_pca is lazy and takes one more when computed")
@@ -130,24 +125,15 @@ def ingest(
     adata = adata if inplace else adata.copy()
     if "umap" in methods or labels:
         x = _representation(adata, reference, x_pca, cells.shape[1])
-        codes = {column: of.codes.astype(np.int64) for column, of in labels.items()}
-        index = _index(cells, reference, random_state)
-        places, winners = _search(index, x, reference, codes)
-        if places is not None:
-            adata.obsm["X_umap"] = places
-        for column, of in labels.items():
-            adata.obs[column] = pd.Categorical.from_codes(winners[column], dtype=of.dtype)
+        codes = {column: known.codes.astype(np.int64) for column, known in labels.items()}
+        coordinates, winners = _place(cells, reference, x, codes, random_state)
+        if coordinates is not None:
+            adata.obsm["X_umap"] = coordinates
+        for column, known in labels.items():
+            adata.obs[column] = pd.Categorical.from_codes(winners[column], dtype=known.dtype)
     if "pca" in methods:
         adata.obsm["X_pca"] = x_pca
     return None if inplace else adata
-
-
-class _Map(NamedTuple):
-    """A reference's UMAP: coordinates, shape of the curve, seed."""
-
-    places: NDArray[np.float32]
-    curve: tuple[float, float]
-    seed: int
 
 
 class _Reference(NamedTuple):
@@ -159,7 +145,7 @@ class _Reference(NamedTuple):
     metric: str
     n_neighbors: int
     k: int
-    umap: _Map | None
+    umap: Layout | None
 
 
 class _Pca(NamedTuple):
@@ -223,7 +209,7 @@ def _read_reference(
     return _Reference(name, use_rep, n_pcs, metric, n_neighbors, k, umap)
 
 
-def _read_map(adata_ref: AnnData) -> _Map:
+def _read_map(adata_ref: AnnData) -> Layout:
     with from_extra():
         from sklearn.utils import check_random_state
 
@@ -234,10 +220,10 @@ def _read_map(adata_ref: AnnData) -> _Map:
             "out of embedding_method"
         )
         raise InputError(msg)
-    places = _to_dense(blocks.to_memory(elements.get_obsm(adata_ref, "X_umap")))
-    elements.check_finite_values(places, "X_umap")
+    coordinates = _to_dense(blocks.to_memory(elements.get_obsm(adata_ref, "X_umap")))
+    elements.check_finite_values(coordinates, "X_umap")
     seed = int(check_random_state(params.get("random_state", 0)).randint(2**63))
-    return _Map(places.astype(np.float32), (float(params["a"]), float(params["b"])), seed)
+    return Layout(coordinates.astype(np.float32), (float(params["a"]), float(params["b"])), seed)
 
 
 def _components(adata_ref: AnnData) -> _Pca:
@@ -312,60 +298,36 @@ def _to_dense(x: Any) -> NDArray[Any]:
     return x if x.dtype in (np.float32, np.float64) else x.astype(np.float64)
 
 
-def _index(
-    cells: NDArray[Any], reference: _Reference, random_state: int | np.random.RandomState
-) -> InvertedLists | GpuInvertedLists:
-    index = inverted_lists.build(
-        cells, reference.n_neighbors, metric=reference.metric, random_state=random_state
+def _place(
+    cells: NDArray[Any],
+    reference: _Reference,
+    x: Any,
+    codes: dict[str, NDArray[np.int64]],
+    random_state: int | np.random.RandomState,
+) -> tuple[NDArray[np.float32] | None, dict[str, NDArray[np.int64]]]:
+    """Coordinates, if requested, and the code of each label, part by part of the new cells."""
+    index = index_reference(
+        cells, reference.n_neighbors, metric=reference.metric, seed=random_state
     )
-    assert isinstance(index, inverted_lists.InvertedLists), "the cells are in main memory"
-    if len(cells) <= inverted_lists.FASTER_FROM:
-        index = index._replace(n_probes=index.n_lists, recall=1.0)
     logger.info(
         "nearest of %d cells in %d dimensions: inverted lists, %d of %d per cell, recall %.4f",
         *(*cells.shape, index.n_probes, index.n_lists, index.recall),
     )
-    return index
-
-
-def _search(
-    index: InvertedLists | GpuInvertedLists,
-    x: Any,
-    reference: _Reference,
-    codes: dict[str, NDArray[np.int64]],
-) -> tuple[NDArray[np.float32] | None, dict[str, NDArray[np.int64]]]:
-    """Coordinates, if requested, and the code of each label, part by part of the cells."""
-    n, umap = reference.n_neighbors, reference.umap
-    places = None if umap is None else np.empty((x.shape[0], umap.places.shape[1]), np.float32)
+    layout = reference.umap
+    known = ReferenceMap(index, reference.n_neighbors if layout else 1, codes, layout)
+    coordinates = None
+    if layout is not None:
+        coordinates = np.empty((x.shape[0], layout.coordinates.shape[1]), np.float32)
     winners = {column: np.empty(x.shape[0], np.int64) for column in codes}
     start = 0
-    for part in _join_small_blocks(x):
+    for part in join_parts(blocks.stream(x, _to_dense)):
         elements.check_finite_values(part, reference.name)
         rows = slice(start, start + len(part))
-        neighbours, distances = index.search(part, max(reference.k, n if umap else 1))
-        voters = np.ascontiguousarray(neighbours[:, : reference.k])
-        for column, of in codes.items():
-            # Distances of zero give each neighbour one vote.
-            winners[column][rows], _ = vote_labels(of, voters, np.zeros(voters.shape))
-        if umap is not None and places is not None:
-            places[rows] = project_layout(
-                umap.places,
-                np.ascontiguousarray(neighbours[:, :n]),
-                np.ascontiguousarray(distances[:, :n]),
-                umap.curve,
-                keys=np.arange(rows.start, rows.stop, dtype=np.uint64),
-                seed=umap.seed,
-            )
+        keys = np.arange(rows.start, rows.stop, dtype=np.uint64)
+        placed = known.place(part, keys, n_voters=reference.k)
+        for column, labels in placed.labels.items():
+            winners[column][rows] = labels
+        if coordinates is not None:
+            coordinates[rows] = placed.coordinates
         start = rows.stop
-    return places, winners
-
-
-def _join_small_blocks(x: Any) -> Iterator[NDArray[Any]]:
-    """Dense blocks of cells, joined up to the number that is searched at a time."""
-    waiting: list[NDArray[Any]] = []
-    for block in blocks.stream(x, _to_dense):
-        if waiting and sum(map(len, waiting)) + len(block) > _CELLS_AT_ONCE:
-            yield np.concatenate(waiting)
-            waiting = []
-        waiting.append(block)
-    yield np.concatenate(waiting)
+    return coordinates, winners

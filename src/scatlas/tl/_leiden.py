@@ -116,14 +116,14 @@ def leiden(
     random_state = seed_number(random_state)
     n_iterations = whole_number(n_iterations, "n_iterations", least=-1)
     adata = adata.copy() if copy else adata
-    put: Callable[[Any], Any] = np.asarray
+    to_device: Callable[[Any], Any] = np.asarray
     if adjacency is None:
         adjacency, params = _find_graph(adata, obsp, neighbors_key)
         if flavor == "rounds" and params is not None and works_on_gpu(adata, params):
             from scatlas.arrays.pinned_copies import to_gpu
 
             logger.info("Leiden of %d cells: on the GPU", adjacency.shape[0])
-            put = to_gpu
+            to_device = to_gpu
     else:
         adjacency = check_graph(adjacency, "adjacency", adata.n_obs)
     if use_weights and _takes_modularity(flavor, partition_type, clustering_args):
@@ -135,7 +135,12 @@ def leiden(
     args = {**clustering_args, "n_iterations": n_iterations}
     if flavor == "rounds":
         membership = _in_rounds(
-            adjacency, resolution, args, seed=random_state, weighted=use_weights, put=put
+            adjacency,
+            resolution,
+            args,
+            seed=random_state,
+            weighted=use_weights,
+            to_device=to_device,
         )
     elif flavor == "leidenalg":
         edges = _edges(adjacency, directed=True if directed is None else directed)
@@ -183,7 +188,7 @@ def _in_rounds(
     *,
     seed: int,
     weighted: bool,
-    put: Callable[[Any], Any],
+    to_device: Callable[[Any], Any],
 ) -> np.ndarray:
     n_iterations = args.pop("n_iterations")
     if args or resolution is None:
@@ -194,7 +199,7 @@ def _in_rounds(
     if not weighted:
         weights = (weights != 0).astype(np.int64)
     found = communities.leiden(
-        weights, resolution=resolution, n_iterations=n_iterations, seed=seed, put=put
+        weights, resolution=resolution, n_iterations=n_iterations, seed=seed, to_device=to_device
     )
     return _by_size(found)
 

@@ -1,8 +1,8 @@
 """Genes ranked by how well they mark groups of cells: public functions and their documentation.
 
-Moments are in ``_rank_moments``, t-tests in ``scatlas.matrix.rank_statistics``, rank sums in
+Moments are in ``_rank_groups``, t-tests in ``scatlas.matrix.rank_statistics``, rank sums in
 ``_rank_sums``, logistic regression in ``_rank_logreg``, and the tables that scanpy keeps of the
-result in ``_rank_table``.
+result in ``_rank_groups``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scatlas.elements import check_array
 from scatlas.errors import InputError
 from scatlas.kernels.moments.group_sums_cpu import SumKinds
 from scatlas.matrix.rank_statistics import log_fold_changes, welch
-from scatlas.tl import _rank_groups, _rank_moments, _rank_table
+from scatlas.tl import _rank_groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from numpy.typing import NDArray
 
-    from scatlas.tl._rank_groups import Groups
-    from scatlas.tl._rank_table import GroupResult
+    from scatlas.tl._rank_groups import GroupResult, Groups
 
 Method = Literal["t-test", "t-test_overestim_var", "wilcoxon", "logreg"]
 CorrMethod = Literal["benjamini-hochberg", "bonferroni"]
@@ -186,7 +185,7 @@ def rank_genes_groups(
         }
     }
     result |= fractions
-    result |= _rank_table.tables(
+    result |= _rank_groups.tables(
         found, names, n_genes=n_genes, rankby_abs=rankby_abs, corr_method=corr_method
     )
     adata = adata.copy() if copy else adata
@@ -333,7 +332,7 @@ def _run_test(
 
     by_ranks = method == "wilcoxon"
     wanted = SumKinds(sums=True, squares=not by_ranks, nonzero=by_ranks or pts)
-    moments = _rank_moments.moments(x, groups, names, genes, wanted)
+    moments = _rank_groups.moments(x, groups, names, genes, wanted)
     if moments.like_counts:
         logger.warning(
             "rank_genes_groups expects logarithms, but X seems to hold counts: run "
@@ -363,6 +362,6 @@ def _run_test(
     def results() -> Iterator[GroupResult]:
         for group, scores, pvals in tests:
             changes = log_fold_changes(moments.mean[group], moments.mean_other[group], base)
-            yield _rank_table.GroupResult(groups.names[group], scores, pvals, changes)
+            yield _rank_groups.GroupResult(groups.names[group], scores, pvals, changes)
 
     return results(), tables

@@ -1,22 +1,26 @@
-"""Which cells are compared with which, for ``rank_genes_groups``."""
+"""Groups that ``rank_genes_groups`` compares, their moments, and scanpy's tables of the results."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 from natsort import natsorted
 
-from scatlas import columns
+from scatlas import blocks, columns
 from scatlas.errors import InputError
+from scatlas.kernels.moments.group_sums_cpu import SumKinds, Sums
+from scatlas.matrix.group_sums import check_result_size, sum_groups
+from scatlas.matrix.rank_statistics import GroupMoments, adjust_pvalues, moments_of_sums
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from numpy.typing import NDArray
+
 
 REST = "rest"
 
@@ -106,3 +110,87 @@ def _parse_names(names: list[str], groups: Any) -> list[str]:
 
 def _duplicate(names: list[str]) -> str:
     return Counter(names).most_common(1)[0][0]
+
+
+def moments(
+    x: Any, groups: Groups, names: pd.Index, genes: NDArray[np.int64] | None, wanted: SumKinds
+) -> GroupMoments:
+    """Moments of the groups, in one pass over a matrix. ``names`` are the genes to rank, and
+    ``genes`` their positions in the matrix; None for all of its genes. Of ``wanted`` sums
+    ``squares`` are for variances, ``nonzero`` for the cells that express a gene.
+    """
+    codes, sizes = groups.all_compared()
+    if groups.reference is None and sizes.size == 1:
+        msg = f"all cells belong to {groups.names[0]!r}: there is no rest to compare it with"
+        raise InputError(msg)
+    # Three arrays per sum: the sum, the moments of both sides, and scores or p-values.
+    check_result_size((sizes.size, x.shape[1]), 3 * wanted.n_arrays(np.float64), "the ranked genes")
+    total = _sums_on_host(
+        sum_groups(x, codes, sizes.size, wanted, max_rows=int(sizes.sum())), genes
+    )
+    n_groups = len(groups.names)
+    return moments_of_sums(total, sizes, names, n_groups=n_groups, reference=groups.reference)
+
+
+def _sums_on_host(total: Sums, genes: NDArray[np.int64] | None) -> Sums:
+    def select(array: Any) -> Any:
+        if array is None:
+            return None
+        array = blocks.on_host(array)
+        return array if genes is None else array[:, genes]
+
+    arrays = (total.sums, total.errors, total.squares, total.square_errors, total.nonzero)
+    return Sums(total.whole, *map(select, arrays))
+
+
+# Types of the fields, as in scanpy.
+_TYPES = {
+    "names": "O",
+    "scores": "float32",
+    "pvals": "float64",
+    "pvals_adj": "float64",
+    "logfoldchanges": "float32",
+}
+
+
+class GroupResult(NamedTuple):
+    """Result of a method for one group: float64 arrays ``[n_genes]``, or None."""
+
+    name: str
+    scores: NDArray[np.float64]
+    pvals: NDArray[np.float64] | None = None
+    logfoldchanges: NDArray[np.float64] | None = None
+
+
+def tables(
+    found: Iterable[GroupResult],
+    genes: pd.Index,
+    *,
+    n_genes: int | None,
+    rankby_abs: bool,
+    corr_method: str,
+) -> dict[str, np.recarray]:
+    """Structured arrays of ``uns['rank_genes_groups']`` with one field per group: ``names``,
+    ``scores`` and the other fields of the method. Genes are by descending score, genes of equal
+    score in their order in ``genes``. Options are as for :func:`scatlas.tl.rank_genes_groups`.
+    """
+    columns: dict[str, dict[str, NDArray[Any]]] = {name: {} for name in _TYPES}
+    for group in found:
+        key = -np.abs(group.scores) if rankby_abs else -group.scores
+        order = np.argsort(key, kind="stable")[:n_genes]
+        columns["names"][group.name] = genes.to_numpy(dtype=object)[order]
+        columns["scores"][group.name] = group.scores[order]
+        if group.pvals is not None:
+            columns["pvals"][group.name] = group.pvals[order]
+            columns["pvals_adj"][group.name] = adjust_pvalues(group.pvals, corr_method)[order]
+        if group.logfoldchanges is not None:
+            columns["logfoldchanges"][group.name] = group.logfoldchanges[order]
+    # A list of pairs would call the field of the group '' f0.
+    return {
+        name: np.rec.fromarrays(
+            list(by_group.values()),
+            dtype=np.dtype({"names": [*by_group], "formats": [_TYPES[name]] * len(by_group)}),
+        )
+        for name, by_group in columns.items()
+        if by_group
+    }

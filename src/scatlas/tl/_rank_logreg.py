@@ -16,8 +16,8 @@ from scatlas.errors import InputError
 from scatlas.kernels.counts.dense_to_csr_cpu import dense_to_csr
 from scatlas.kernels.dispatch import kernels_for
 from scatlas.kernels.ranking import logreg_cpu
+from scatlas.tl._rank_groups import GroupResult
 from scatlas.tl._rank_sums import memory_budget
-from scatlas.tl._rank_table import GroupResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -42,7 +42,7 @@ def start(
     cells: Callable[[], np.ndarray | sp.csr_matrix],
     *,
     arpack_below: int,
-    put: Callable[[Any], Any] = np.asarray,
+    to_device: Callable[[Any], Any] = np.asarray,
 ) -> np.ndarray:
     """Coordinates to start UMAP from, a little noise on them: float32 [cells x n_components],
     largest coordinate 10.
@@ -50,15 +50,19 @@ def start(
     ``graph`` has symmetric weights. ``state`` is drawn from as umap-learn draws, so that the rounds
     that follow see the same numbers. ``cells``, called only for a graph in many parts, gives their
     representation. From ``arpack_below`` cells on Chebyshev filters replace ARPACK, umap-learn's
-    choice below 2,000,000 cells; they work where ``put`` puts arrays (``pinned_copies.to_gpu`` for
-    a GPU).
+    choice below 2,000,000 cells; they work where ``to_device`` moves arrays to
+    (``pinned_copies.to_gpu``: a GPU).
     """
-    edges = put(graph.indptr.astype(np.int64, copy=False)), put(graph.indices), put(graph.data)
-    one = put(np.zeros(graph.shape[0], np.int8))
+    edges = (
+        to_device(graph.indptr.astype(np.int64, copy=False)),
+        to_device(graph.indices),
+        to_device(graph.data),
+    )
+    one = to_device(np.zeros(graph.shape[0], np.int8))
     parts, n_parts = kernels_for("graphs.edges", one).find_parts(edges, one)
     labels = blocks.on_host(parts)
     del edges, one, parts
-    find = partial(_eigenvectors, state=state, arpack_below=arpack_below, put=put)
+    find = partial(_eigenvectors, state=state, arpack_below=arpack_below, to_device=to_device)
     if n_parts == 1:
         where = find(graph, n_components)
     else:
@@ -129,7 +133,7 @@ def _eigenvectors(
     n_components: int,
     state: np.random.RandomState,
     arpack_below: int,
-    put: Callable[[Any], Any] = np.asarray,
+    to_device: Callable[[Any], Any] = np.asarray,
 ) -> np.ndarray:
     """Eigenvectors 2 .. n_components + 1 of the normalised Laplacian I - D^-1/2 A D^-1/2 (Belkin,
     Niyogi 2003). Random coordinates, and a logged warning, where the solver fails.
@@ -140,7 +144,7 @@ def _eigenvectors(
     # Drawn in any case: the stream of random numbers stays umap-learn's.
     state.normal(size=(n_cells, k))
     if n_cells >= max(arpack_below, 10 * k):
-        return eigenvectors(graph, k, tolerance=_TOLERANCE, put=put)[:, 1:]
+        return eigenvectors(graph, k, tolerance=_TOLERANCE, to_device=to_device)[:, 1:]
     root = np.sqrt(np.asarray(graph.sum(axis=0)).ravel())
     scale = sp.diags_array(1.0 / root)
     laplacian = sp.eye_array(n_cells) - scale @ graph @ scale

@@ -15,7 +15,6 @@ from scatlas._util.numbers import check_positive, random_state_of, whole_number
 from scatlas.compute.threads import blas_on_one_thread
 from scatlas.elements import get_host_representation, get_obsm
 from scatlas.errors import InputError
-from scatlas.kernels.graphs import umap_cpu
 from scatlas.matrix.umap_rounds import lay_out
 from scatlas.tl import _spectral
 from scatlas.tl._graph import check_not_negative, graph, works_on_gpu
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_INT32 = np.iinfo(np.int32)
 _SHAPE = ("min_dist", "spread", "alpha")
 
 
@@ -80,8 +78,8 @@ def umap(
         Shape of the low-dimensional kernel; fitted to ``min_dist`` and ``spread`` when either is
         left out.
     method
-        ``"umap"``: in rounds. ``"umap-learn"``: one edge after the other on one thread of the CPU,
-        with umap-learn's numbers; several times slower.
+        ``"umap"``: in rounds. ``"umap-learn"``: by that library, one edge after the other on one
+        thread of the CPU; several times slower, after 10 s of compilation.
     key_added
         Key of ``obsm`` and ``uns``, in place of ``X_umap`` and ``umap``.
     neighbors_key
@@ -115,9 +113,9 @@ def umap(
     The start of graphs with 4,000 cells and more are the same eigenvectors by Chebyshev filters on
     all threads (Zhou, Saad, Tiago, Chelikowsky 2006), where umap-learn takes ARPACK.
 
-    With ``"umap-learn"`` the coordinates are those of umap-learn 0.5 bit for bit, up to 2,000,000
-    cells. As there, the last bits belong to the processor: the optimisation amplifies them, so that
-    another one gives a picture that differs in its details.
+    With ``"umap-learn"`` the coordinates are those of umap-learn, up to 2,000,000 cells. The last
+    bits belong to the processor: the optimisation amplifies them, so that another one gives a
+    picture that differs in its details.
 
     With both methods, a graph in more than ``2 * n_components`` parts, whose start umap-learn
     leaves to chance, starts from the PCA of the parts' mean cells.
@@ -154,7 +152,7 @@ def umap(
             adata, use_rep=params.get("use_rep"), n_pcs=params.get("n_pcs")
         )
 
-    put: Callable[[Any], Any] = np.asarray
+    to_device: Callable[[Any], Any] = np.asarray
     below = _spectral.UMAP_LEARN_BELOW
     if method == "umap":
         below = _spectral.FAST_BELOW
@@ -162,17 +160,17 @@ def umap(
             from scatlas.arrays.pinned_copies import to_gpu
 
             logger.info("UMAP of %d cells: on the GPU", adata.n_obs)
-            put = to_gpu
+            to_device = to_gpu
             edges.indices = edges.indices.astype(np.int32, copy=False)
-    start = partial(_spectral.start, cells=cells, arpack_below=below, put=put)
-    coordinates = _to_ten(_start(init, edges, n_components, state, start))
+    start = partial(_spectral.start, cells=cells, arpack_below=below, to_device=to_device)
+    coordinates = _start(init, edges, n_components, state, start)
     if method == "umap":
-        edges_of = put(edges.indptr), put(edges.indices), put(edges.data)
+        graph_arrays = to_device(edges.indptr), to_device(edges.indices), to_device(edges.data)
         seed = int(state.randint(2**63))
-        found = lay_out(put(coordinates), edges_of, curve, seed=seed, **options)
-        coordinates = blocks.on_host(found)
+        scaled = to_device(_to_ten(coordinates))
+        coordinates = blocks.on_host(lay_out(scaled, graph_arrays, curve, seed=seed, **options))
     else:
-        _in_order(coordinates, edges, curve, state, options)
+        coordinates = _by_umap_learn(coordinates, edges, curve, state, options)
     used: dict[str, Any] = dict(zip("ab", curve, strict=True))
     if random_state != 0:
         used["random_state"] = random_state
@@ -181,21 +179,36 @@ def umap(
     return adata if copy else None
 
 
-def _in_order(
-    coordinates: np.ndarray,
+def _by_umap_learn(
+    start: np.ndarray,
     edges: sp.csr_matrix,
     curve: tuple[float, float],
     state: np.random.RandomState,
     options: dict[str, Any],
-) -> None:
-    """Move the cells in place, edge by edge in the order of umap-learn."""
-    seed = state.randint(_INT32.min + 1, _INT32.max - 1, 3).astype(np.int64)
-    if options["n_epochs"]:
-        every = _rounds_per_use(edges.data, options["n_epochs"])
-        graph_of = edges.indptr, edges.indices
-        umap_cpu.optimize_layout(
-            coordinates, graph_of, curve, epochs_per_edge=every, seed=seed, **options
-        )
+) -> np.ndarray:
+    """Coordinates by umap-learn itself, whose functions compile for some 10 s in each process."""
+    # It warns that Tensorflow is not installed, which only its other models need.
+    with from_extra(), warnings.catch_warnings(action="ignore", category=ImportWarning):
+        from umap.umap_ import simplicial_set_embedding
+
+    coordinates, _ = simplicial_set_embedding(
+        None,
+        edges.tocoo(),
+        start.shape[1],
+        options["alpha"],
+        *curve,
+        options["gamma"],
+        options["negative_sample_rate"],
+        options["n_epochs"],
+        start,
+        state,
+        "euclidean",
+        {},
+        densmap=False,
+        densmap_kwds={},
+        output_dens=False,
+    )
+    return coordinates
 
 
 def _start(
@@ -216,7 +229,7 @@ def _start(
 
 
 def _to_ten(coordinates: np.ndarray) -> np.ndarray:
-    """Places stretched to 0 .. 10 along each axis."""
+    """Coordinates stretched to 0 .. 10 along each axis."""
     low, high = coordinates.min(axis=0), coordinates.max(axis=0)
     return (10.0 * (coordinates - low) / (high - low)).astype(np.float32, order="C")
 
@@ -278,15 +291,6 @@ def _edges(weights: sp.csr_matrix, rounds: int) -> sp.csr_matrix:
     strong.data[strong.data < strong.data.max(initial=0) / float(longest)] = 0
     strong.eliminate_zeros()
     return strong
-
-
-def _rounds_per_use(weights: np.ndarray, rounds: int) -> np.ndarray:
-    """Rounds between two uses of each edge, float64: 1 for the heaviest edge. umap-learn rounds the
-    number of uses to the type of the weights, float32, before it divides. At the default number of
-    rounds, the same quotient in float64 moves an edge to another round.
-    """
-    uses = rounds * (weights / weights.max())
-    return float(rounds) / uses.astype(np.float64)
 
 
 def _rounds(n_cells: int) -> int:

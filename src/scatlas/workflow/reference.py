@@ -10,7 +10,7 @@ import numpy as np
 from scatlas.io import atomic_path
 from scatlas.io.files.hdf5_elements import write_h5ad
 from scatlas.matrix.gene_scale import GeneScale
-from scatlas.matrix.reference_map import Projection, ReferenceMap, index_reference
+from scatlas.matrix.reference_map import Layout, Projection, ReferenceMap, index_reference
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,7 +49,8 @@ def write_reference(
     """Write a reference; atomic. ``cells`` are the sampled ones without X: ``obs`` with ``plate``
     and labels, ``var`` of the atlas, ``X_pca`` with the components on which neighbours are found,
     ``X_umap`` and ``uns['umap']``. ``variance`` is the table of
-    :func:`scatlas.matrix.held_variance.held_variance`, and the rest is as in
+    :func:`scatlas.matrix.held_variance.held_variance`, ``usual`` and ``distances`` those of
+    :func:`scatlas.matrix.reference_map.usual_distances`, and the rest is as in
     :class:`scatlas.matrix.reference_map.ReferenceMap`.
     """
     scale = projection.scale
@@ -88,15 +89,13 @@ def read_reference(path: Path) -> Reference:
     columns = {name: stored.obs[name].astype("category") for name in stored.obs if name != "plate"}
     n_neighbors, seed = int(facts["n_neighbors"]), int(facts["seed"])
     x_pca = np.ascontiguousarray(stored.obsm["X_pca"], np.float32)
+    coordinates = np.ascontiguousarray(stored.obsm["X_umap"], np.float32)
     cells = ReferenceMap(
-        index_reference(x_pca, n_neighbors, seed=seed),
-        np.ascontiguousarray(stored.obsm["X_umap"], np.float32),
-        {name: column.cat.codes.to_numpy(np.int64) for name, column in columns.items()},
-        facts["usual"],
-        facts["distances"],
+        index_reference(x_pca, n_neighbors + 1, seed=seed),
         n_neighbors,
-        (float(params["a"]), float(params["b"])),
-        seed,
+        {name: column.cat.codes.to_numpy(np.int64) for name, column in columns.items()},
+        Layout(coordinates, (float(params["a"]), float(params["b"])), seed),
+        (facts["usual"], facts["distances"]),
     )
     projection = Projection(np.asarray(stored.varm["PCs"]), facts["offset"], scale)
     labels = {name: column.dtype for name, column in columns.items()}

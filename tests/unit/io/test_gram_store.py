@@ -8,7 +8,7 @@ from scatlas.compute.footprints import gram_is_worth_storing
 from scatlas.errors import InputError
 from scatlas.io import StoredGram, write_gram
 from scatlas.io.products import gram_store
-from scatlas.matrix.gram import GramStats, gram_stats, gram_stats_of_plates
+from scatlas.matrix.gram import gram_stats, gram_stats_of_plates
 
 
 def cells(n_cells, n_genes, seed=0):
@@ -18,7 +18,7 @@ def cells(n_cells, n_genes, seed=0):
 
 
 def write(path, x, *, stored=True):
-    stats = GramStats.from_block(x) if stored else None
+    stats = gram_stats(x) if stored else None
     write_gram(path, n_cells=x.shape[0], n_genes=x.shape[1], stats=stats)
     return StoredGram.open(path)
 
@@ -29,7 +29,7 @@ def test_stored_statistics_come_back_bit_for_bit(tmp_path, monkeypatch, n_genes,
     monkeypatch.setattr(gram_store, "_VALUES_AT_ONCE", values_at_once)
     x = cells(50, n_genes)
     stored = write(tmp_path / "gram.zarr", x)
-    expected = GramStats.from_block(x)
+    expected = gram_stats(x)
     sums, upper = np.zeros(n_genes), np.zeros((n_genes, n_genes))
     stored.add_to(sums, upper)
     assert (stored.n_cells, stored.n_genes, stored.has_matrix) == (50, n_genes, True)

@@ -18,6 +18,7 @@ from scatlas.matrix.held_variance import (
 )
 from scatlas.matrix.reference_map import (
     UNLIKE_RANK,
+    Layout,
     Projection,
     ReferenceMap,
     index_reference,
@@ -38,10 +39,10 @@ def cells(n: int, groups: list[int], seed: int) -> tuple[np.ndarray, np.ndarray]
 def reference() -> ReferenceMap:
     """Two groups, far from each other in their components and on the map."""
     x, group = cells(600, [0, 1], seed=0)
-    lists = index_reference(x, K)
-    usual, distances = usual_distances(lists, K)
+    lists = index_reference(x, K + 1)
     places = (10 * group[:, None] + np.random.default_rng(1).normal(size=(600, 2))).astype("f4")
-    return ReferenceMap(lists, places, {"group": group}, usual, distances, K, (0.58, 1.33), 0)
+    layout = Layout(places, (0.58, 1.33), 0)
+    return ReferenceMap(lists, K, {"group": group}, layout, usual_distances(lists, K))
 
 
 def test_new_cells_join_their_group_and_unknown_ones_are_unlike(reference: ReferenceMap):
@@ -73,8 +74,8 @@ def test_distances_among_reference_cells_are_those_by_hand(reference: ReferenceM
     pairs = np.linalg.norm(x[:, None] - x, axis=2)
     nearest = np.argsort(pairs, axis=1)[:, 1 : K + 1]
     usual = np.take_along_axis(pairs, nearest, axis=1).mean(axis=1)
-    np.testing.assert_allclose(reference.usual, usual, rtol=1e-5)
-    np.testing.assert_allclose(reference.distances, usual / usual[nearest].mean(axis=1), rtol=1e-5)
+    np.testing.assert_allclose(reference.usual[0], usual, rtol=1e-5)
+    np.testing.assert_allclose(reference.usual[1], usual / usual[nearest].mean(axis=1), rtol=1e-5)
 
 
 def log_values(n: int, seed: int) -> sparse.csr_matrix:

@@ -305,13 +305,14 @@ def test_leiden_takes_other_graphs(graph: ad.AnnData) -> None:
         ({"n_neighbors": 1}, "n_neighbors=1 .* whole number from 2 on"),
         ({"method": "gauss"}, "method='umap'"),
         ({"knn": False}, "knn=True"),
-        ({"transformer": "rapids"}, "'pynndescent'"),
+        ({"transformer": "rapids"}, r"'ivf' or None, or scanpy\.pp\.neighbors"),
+        ({"transformer": "pynndescent"}, r"'ivf' or None, or scanpy\.pp\.neighbors"),
         ({"transformer": "ivf", "metric": "manhattan"}, "leave transformer out"),
         ({"recall": 1.2}, "at most 1"),
         ({"use_rep": "X_other"}, "no 'X_other' in obsm"),
         ({"n_pcs": 13}, "n_pcs=13 .* from 1 to 12"),
         ({"n_neighbors": 5.5}, "n_neighbors=5.5 is not possible: give a whole number"),
-        ({"transformer": "pynndescent", "random_state": -1}, "random_state=-1 is not possible"),
+        ({"transformer": "ivf", "random_state": -1}, "random_state=-1 is not possible"),
     ],
 )
 def test_neighbors_errors(options: dict, message: str) -> None:
@@ -343,7 +344,6 @@ def test_size_and_metric_choose_the_search(
 ) -> None:
     monkeypatch.setattr(knn, "EXACT_UP_TO", 20)
     monkeypatch.setattr(inverted_lists, "FASTER_FROM", 29)
-    monkeypatch.setattr(knn, "approximate", lambda x, n, **_: plain_neighbours(x, n))
     caplog.set_level("INFO")
 
     def params(n_cells: int, **options: Any) -> dict:
@@ -359,8 +359,10 @@ def test_size_and_metric_choose_the_search(
     assert "exact search" in caplog.records[-1].message
     params(20, metric="manhattan")
     assert "exact search" in caplog.records[-1].message
-    params(30, metric="manhattan")
-    assert "NN-descent on one thread (the exact search is for up to 20)" in caplog.text
+    with pytest.raises(InputError, match=r"30 cells are many .* scanpy\.pp\.neighbors"):
+        params(30, metric="manhattan")
+    params(30, metric="manhattan", transformer="sklearn")
+    assert "exact search" in caplog.records[-1].message
     params(20, transformer="ivf", metric="cosine")
     assert "inverted lists" in caplog.records[-1].message
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import anndata as ad
@@ -14,6 +15,7 @@ from sklearn.manifold import trustworthiness
 import scatlas as sa
 from scatlas.compute.threads import use_threads
 from scatlas.errors import InputError
+from scatlas.matrix.reference_map import join_parts
 from scatlas.tl import _ingest
 
 
@@ -75,7 +77,7 @@ def test_every_kind_of_x(
     """The same bits in any blocks and on any number of threads, in one pass."""
     adata = cells(90, 2)
     adata.X = array_type(adata.X)
-    monkeypatch.setattr(_ingest, "_CELLS_AT_ONCE", 20)
+    monkeypatch.setattr(_ingest, "join_parts", partial(join_parts, n_rows=20))
     with use_threads(3):
         sa.tl.ingest(adata, reference, obs="group")
     if array_type.is_dask:

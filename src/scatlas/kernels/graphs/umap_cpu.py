@@ -1,10 +1,9 @@
-"""Fuzzy graph and layout of UMAP; compiled code is cached on disk.
+"""Weights of UMAP's fuzzy graph; compiled code is cached on disk.
 
-McInnes, Healy, Melville (2018), sections 3.1 and 3.2, in the order of operations of umap-learn 0.5
-(`umap_.py`, `layouts.py`; BSD-3-Clause), so that the bits are those of umap-learn, as tests check.
-umap-learn does not cache its compiled functions: importing and compiling it takes 10 s in each
-process, as long as all other work for 20,000 cells. Not implemented: densMAP, other output metrics,
-and the layout on several threads, which depends on their timing.
+McInnes, Healy, Melville (2018), section 3.1, in the order of operations of umap-learn 0.5
+(`umap_.py`; BSD-3-Clause), so that the bits are those of umap-learn, as tests check. umap-learn
+does not cache its compiled functions: importing and compiling it takes 10 s in each process, as
+long as all other work for 20,000 cells.
 """
 
 from __future__ import annotations
@@ -16,13 +15,12 @@ import numpy as np
 from scatlas.kernels.build.numba_cache import njit
 
 if TYPE_CHECKING:
-    from scatlas.arrays.array_types import Array, Float32Array, Floats, Ints
+    from scatlas.arrays.array_types import Array, Float32Array
 
 _MAX_STEPS = 64  # of the search for sigma
 _TOLERANCE = 1e-5  # of the sum of weights, against log2(k)
 _MIN_SIGMA = 1e-3  # times the mean distance of the row
 _UNBOUNDED = float(np.finfo(np.float32).max)
-_MAX_MOVE = 4.0  # along an axis, before the learning rate
 
 
 def memberships(distances: Array) -> Float32Array:
@@ -50,40 +48,6 @@ def _memberships_of(distances: Array, *, is_self_first: bool) -> Float32Array:
     out = np.empty(distances.shape, dtype=np.float32)
     _memberships(distances, is_self_first, out)
     return out
-
-
-def optimize_layout(
-    coordinates: Float32Array,
-    edges: tuple[Array, Array],
-    curve: tuple[float, float],
-    gamma: float,
-    *,
-    epochs_per_edge: Floats,
-    negative_sample_rate: float,
-    alpha: float,
-    n_epochs: int,
-    seed: Ints,
-) -> None:
-    """Move cells towards their neighbours and away from random cells, in place.
-
-    Stochastic gradient descent on the cross entropy of the fuzzy graph, edge by edge: the result
-    depends on the seed and not on threads. The graph has both directions of each edge; an edge is
-    used every `epochs_per_edge` epochs, at least 1. The learning rate falls linearly from `alpha`
-    to zero. `seed` ``[3]`` is the state of Tausworthe's generator; that of a cell is this plus the
-    bits of its first coordinate. Other arguments are as in :func:`~.layout_cpu.run_round`.
-    """
-    indptr = edges[0].astype(np.int64, copy=False)
-    a, b = map(float, curve)
-    epochs_per_draw = epochs_per_edge / negative_sample_rate
-    next_use, next_draw = epochs_per_edge.copy(), epochs_per_draw.copy()
-    states = seed + coordinates[:, :1].astype(np.float64).view(np.int64)
-    for n in range(n_epochs):
-        # As in umap-learn the rate lags one epoch: the first two have the full rate.
-        rate = float(alpha * (1.0 - max(n - 1, 0) / n_epochs))
-        _run_epoch(
-            *(coordinates, indptr, edges[1], a, b, float(gamma), rate, n),
-            *(epochs_per_edge, next_use, epochs_per_draw, next_draw, states),
-        )
 
 
 @njit(nogil=True, cache=True)
@@ -126,80 +90,3 @@ def _sigma(d: Float32Array, rho: float, target: float) -> np.float32:
         total_distance += d[j]
     mean: Any = total_distance / d.size
     return np.float32(max(middle, _MIN_SIGMA * mean))
-
-
-# With fastmath as in umap-learn, whose fused multiply-adds affect the bits.
-@njit(nogil=True, cache=True, fastmath=True)
-def _run_epoch(
-    coordinates: Ints,
-    indptr: Ints,
-    indices: Array,
-    a: float,
-    b: float,
-    gamma: float,
-    alpha: float,
-    n: float,
-    epochs_per_edge: Floats,
-    next_use: Floats,
-    epochs_per_draw: Floats,
-    next_draw: Floats,
-    states: Ints,
-) -> None:
-    n_cells, n_components = coordinates.shape
-    for j in range(n_cells):
-        for at in range(indptr[j], indptr[j + 1]):
-            if next_use[at] > n:
-                continue
-            k = indices[at]
-            d2 = _squared_distance(coordinates[j], coordinates[k])
-            pull = 0.0
-            if d2 > 0.0:
-                pull = -2.0 * a * b * pow(d2, b - 1.0)
-                pull /= a * pow(d2, b) + 1.0
-            for axis in range(n_components):
-                step = _clip(pull * (coordinates[j, axis] - coordinates[k, axis]))
-                coordinates[j, axis] += step * alpha
-                coordinates[k, axis] += -step * alpha
-            next_use[at] += epochs_per_edge[at]
-
-            n_drawn = int((n - next_draw[at]) / epochs_per_draw[at])
-            for _ in range(n_drawn):
-                k = _random_int32(states[j]) % n_cells
-                d2 = _squared_distance(coordinates[j], coordinates[k])
-                if d2 > 0.0:
-                    push = 2.0 * gamma * b
-                    push /= (0.001 + d2) * (a * pow(d2, b) + 1)
-                    if push > 0.0:
-                        for axis in range(n_components):
-                            step = _clip(push * (coordinates[j, axis] - coordinates[k, axis]))
-                            coordinates[j, axis] += step * alpha
-            next_draw[at] += n_drawn * epochs_per_draw[at]
-
-
-@njit(nogil=True, cache=True, fastmath=True)
-def _squared_distance(x: Array, y: Array) -> np.float32:
-    total = np.float32(0.0)
-    for axis in range(x.size):
-        along = x[axis] - y[axis]
-        total += along * along
-    return total
-
-
-@njit(nogil=True, cache=True)
-def _clip(v: float) -> float:
-    if v > _MAX_MOVE:
-        return _MAX_MOVE
-    if v < -_MAX_MOVE:
-        return -_MAX_MOVE
-    return v
-
-
-@njit(nogil=True, cache=True)
-def _random_int32(state: Ints) -> np.int32:
-    """Next random int32 (L'Ecuyer 1996; ``tau_rand_int`` of umap-learn)."""
-    x, y, z = state[0], state[1], state[2]
-    x = (((x & 4294967294) << 12) & 0xFFFFFFFF) ^ ((((x << 13) & 0xFFFFFFFF) ^ x) >> 19)
-    y = (((y & 4294967288) << 4) & 0xFFFFFFFF) ^ ((((y << 2) & 0xFFFFFFFF) ^ y) >> 25)
-    z = (((z & 4294967280) << 17) & 0xFFFFFFFF) ^ ((((z << 3) & 0xFFFFFFFF) ^ z) >> 11)
-    state[0], state[1], state[2] = x, y, z
-    return np.int32(x ^ y ^ z)
