@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 import tomllib
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import TextWrapper
 
 HERE = Path(__file__).resolve().parent
 PASSES, FAILURES, REASONS = HERE / "passes.txt", HERE / "failures.txt", HERE / "reasons.toml"
@@ -60,8 +62,41 @@ prints the failures that have no reason yet in `tests/compat/reasons.toml`.
 
 
 def read(path: Path) -> list[str]:
-    """Names of a list, without its header."""
-    return [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
+    """Names of a list: below a test of several cases stand these, indented."""
+    names: list[str] = []
+    test = ""
+    for line in path.read_text().splitlines():
+        if line.startswith(" "):
+            names += [f"{test}[{case}]" for case in line.split()]
+        elif line.endswith(":"):
+            test = line.removesuffix(":")
+        elif line and not line.startswith("#"):
+            names.append(line)
+    return names
+
+
+_wrapped = TextWrapper(
+    98,
+    initial_indent="  ",
+    subsequent_indent="  ",
+    break_long_words=False,
+    break_on_hyphens=False,
+).wrap
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names as :func:`read` takes them."""
+    cases: dict[str, list[str]] = {}
+    for name in sorted(names):
+        test, _, case = name.removesuffix("]").partition("[")
+        # A case with a space is named with its test.
+        whole = not case or " " in case
+        cases.setdefault(name if whole else test, []).extend([] if whole else [case])
+    lines = []
+    for test, found in cases.items():
+        lines.append(f"{test}:" if found else test)
+        lines += _wrapped(" ".join(found))
+    return "".join(f"{line}\n" for line in lines)
 
 
 def recorded_version() -> str:

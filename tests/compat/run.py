@@ -166,7 +166,7 @@ def _write(path: Path, names: set[str], what: str) -> None:
     head = f"# Tests of scanpy {version('scanpy')} that {what}.\n"
     head += "# Written by `python -m tests.compat.run --update`.\n"
     head += f"# Functions: {' '.join(sorted(shared_functions()))}\n"
-    path.write_text(head + "".join(f"{name}\n" for name in sorted(names)))
+    path.write_text(head + page.listed(names))
 
 
 def main() -> int:
