@@ -11,7 +11,7 @@ import pytest
 
 from scatlas.matrix.map_pixels import box_of, positions
 from tests.explore.cells import HOSTILE, Made, make_page, sample
-from tests.helpers.bidi import Tab, chromium, firefox
+from tests.helpers.bidi import BROWSERS, Tab, in_both
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,7 @@ URL.createObjectURL = (blob) => { window.saved.push(blob); return make.call(URL,
 """
 
 
-@pytest.fixture(scope="module", params=[chromium, firefox], ids=["chromium", "firefox"])
+@pytest.fixture(scope="module", params=BROWSERS)
 def tab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
     with request.param(tmp_path_factory.mktemp("profile")) as made:
         made.resize(1200, 800)
@@ -112,6 +112,7 @@ def inside(made: Made, outline: list[list[int]], key: str = "X_umap") -> np.ndar
     return is_inside
 
 
+@in_both
 def test_it_opens_from_a_file_without_network(tab: Tab, made: Made):
     show(tab, made)
     assert tab.errors == []

@@ -233,6 +233,16 @@ def chromium(folder: Path) -> Iterator[Tab]:
         driver.quit()
 
 
+# `make test` opens pages in Chromium, `make test-weekly` in Firefox, and both with `in_both`.
+BROWSERS = [
+    pytest.param(chromium, id="chromium"),
+    pytest.param(firefox, id="firefox", marks=pytest.mark.weekly),
+]
+in_both = pytest.mark.parametrize(
+    "tab", [chromium, firefox], ids=["chromium", "firefox"], indirect=True, scope="module"
+)
+
+
 def _find(*names: str) -> str:
     for name in names:
         if found := shutil.which(name):

@@ -17,7 +17,7 @@ from scatlas.workflow.report._links import Anchors, Explorer, plate_links
 from scatlas.workflow.report._odd_plates import FACTS, PlateComparison
 from scatlas.workflow.report._page import Book, write_page
 from tests.explore.cells import HOSTILE, make_page, sample
-from tests.helpers.bidi import Tab, chromium, firefox
+from tests.helpers.bidi import BROWSERS, Tab, in_both
 from tests.helpers.report_files import CAPTIONS, CONFIG, make_report, make_results
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Pages(NamedTuple):
     markers: pd.DataFrame
 
 
-@pytest.fixture(scope="module", params=[chromium, firefox], ids=["chromium", "firefox"])
+@pytest.fixture(scope="module", params=BROWSERS)
 def tab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
     with request.param(tmp_path_factory.mktemp("profile")) as made:
         made.come_to_front()
@@ -122,6 +122,7 @@ def follow(tab: Tab, selector: str, prefix: str) -> None:
     tab.wait(f"document.querySelector(':target')?.id.startsWith({prefix!r})")
 
 
+@in_both
 def test_it_opens_from_a_file_without_network(tab: Tab, pages: Pages):
     show(tab, pages.report)
     assert tab.errors == []
