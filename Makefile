@@ -10,6 +10,7 @@ CORES ?= $(shell n=$$(nproc); echo $$((n < 8 ? n : 8)))
 # Five workers on two cores, because some wait for Slurm, Snakemake, or kernels that others compile.
 TEST_WORKERS ?= 5
 PYTEST_ARGS ?=
+PYTEST = python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder --durations 25 $(PYTEST_ARGS)
 TEST_LOCK := test
 
 DEMO_CONFIG := config/demo.yaml
@@ -48,8 +49,12 @@ reproduce: env ## Build an atlas again from its record: make reproduce ATLAS=atl
 	@$(WITH_VENV) python -m scatlas.workflow.reproduce "$(ATLAS)" --directory "$(DIRECTORY)"
 
 .PHONY: test
-test: test-env ## Run every test
-	@$(WITH_VENV) python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder --durations 25 $(PYTEST_ARGS)
+test: test-env ## Run every test, but for those of the week
+	@$(WITH_VENV) $(PYTEST)
+
+.PHONY: test-weekly
+test-weekly: test-env ## Run the long tests: scanpy's whole suite, new damages and layouts, pages in Firefox
+	@$(WITH_VENV) SCATLAS_HYPOTHESIS=random $(PYTEST) -m weekly
 
 .PHONY: test-scanpy112
 test-scanpy112: ## Run the parity tests with scanpy 1.12, if there is a Python 3.12 or 3.13

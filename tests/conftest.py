@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,8 @@ from scipy import sparse
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.register_profile("random", deadline=None)
 settings.load_profile(os.environ.get("SCATLAS_HYPOTHESIS", "fixed"))
+# Seed of the examples that weekly tests draw.
+WEEK = int(time.time() // (7 * 24 * 3600))
 
 
 # umap-learn and pynndescent compile for up to a minute in each process, and keep none of it: one

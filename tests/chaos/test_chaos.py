@@ -11,14 +11,16 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.atlas import Atlas
-from tests.chaos.faults import kind_of
+from tests.chaos.faults import KINDS, kind_of
 from tests.chaos.machine import attempt
+from tests.conftest import WEEK
 
 pytestmark = pytest.mark.workflow
 
 SEED = 17
-# Each of the 22 kinds once; `bench/chaos.py` runs as many as you like.
-FAULTS = range(22)
+# Each of the kinds once; each week four others of each.
+FAULTS = range(len(KINDS))
+FAULTS_OF_A_WEEK = range(4 * len(KINDS))
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +31,23 @@ def atlas(shared: Path) -> Atlas:
     return new
 
 
-@pytest.mark.parametrize("number", FAULTS, ids=lambda n: f"{n}-{kind_of(n).replace(' ', '-')}")
+def label(number: int) -> str:
+    return f"{number}-{kind_of(number).replace(' ', '-')}"
+
+
+@pytest.mark.parametrize("number", FAULTS, ids=label)
 def test_the_right_bytes_or_a_sentence(atlas: Atlas, number: int):
-    outcome = attempt(atlas, SEED, number, quick=True)
+    check(atlas, SEED, number)
+
+
+@pytest.mark.weekly
+@pytest.mark.parametrize("number", FAULTS_OF_A_WEEK, ids=label)
+def test_faults_of_the_week(atlas: Atlas, number: int):
+    check(atlas, WEEK, number)
+
+
+def check(atlas: Atlas, seed: int, number: int) -> None:
+    outcome = attempt(atlas, seed, number, quick=True)
     if outcome.end == "skipped":
         pytest.skip(outcome.why)
-    assert outcome.end in ("right", "sentence"), f"{outcome.log}\n{outcome.why}"
+    assert outcome.end in ("right", "sentence"), f"seed {seed}: {outcome.log}\n{outcome.why}"

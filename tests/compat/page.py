@@ -19,10 +19,10 @@ _PAGE = """\
 
 # scanpy's own tests, run with scatlas
 
-scanpy's test-suite calls `sc.pp.scale`, `sc.tl.leiden` and others. `make test` runs it with
-scatlas's functions under these names. {n_judged} tests of scanpy {version} pass with scanpy's own
-functions and call a function that scatlas has, too. **{n_passes} of them pass with scatlas
-({share:.0f} %)**; the others are listed below, each with its reason.
+scanpy's test-suite calls `sc.pp.scale`, `sc.tl.leiden` and others. `make test-weekly` runs it with
+scatlas's functions under these names, and `make test` a part of it. {n_judged} tests of scanpy
+{version} pass with scanpy's own functions and call a function that scatlas has, too. **{n_passes}
+of them pass with scatlas ({share:.0f} %)**; the others are listed below, each with its reason.
 
 | tests | judged | pass | fail |
 |---|---:|---:|---:|
@@ -52,12 +52,12 @@ same form: tests that compare with numbers of the real data fail for scanpy, too
 The name of a test seeds its random numbers.
 
 ```bash
-python -m tests.compat.run             # the tests that passed still pass; a part of `make test`
+python -m tests.compat.run             # the tests that passed still pass
 python -m tests.compat.run --update    # after a change of scanpy, or of scatlas's functions
 ```
 
-If a test that passed fails, `make test` fails, so the list cannot get shorter unnoticed. An update
-prints the failures that have no reason yet in `tests/compat/reasons.toml`.
+If a test that passed fails, `make test-weekly` fails, so the list cannot get shorter unnoticed. An
+update prints the failures that have no reason yet in `tests/compat/reasons.toml`.
 """
 
 

@@ -13,10 +13,14 @@ from tests.compat.migration import shared_functions
 pytestmark = pytest.mark.slow
 
 
-def test_the_tests_that_passed_still_pass() -> None:
+@pytest.mark.parametrize(
+    "names",
+    [pytest.param(run.part(), id="part"), pytest.param(None, id="all", marks=pytest.mark.weekly)],
+)
+def test_the_tests_that_passed_still_pass(names: list[str] | None) -> None:
     try:
         # A second process would collect and compile the same again, and other tests use the cores.
-        lost = run.check(workers=1)
+        lost = run.check(names, workers=1)
     except run.UnavailableError as error:
         if os.environ.get("SCATLAS_REQUIRE_SCANPY_TESTS"):
             raise

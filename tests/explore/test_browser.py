@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -11,12 +10,11 @@ import pytest
 
 from scatlas.matrix.map_pixels import box_of, positions
 from tests.explore.cells import HOSTILE, Made, make_page, sample
-from tests.helpers.bidi import Tab, chromium, firefox
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from tests.helpers import bidi
+from tests.helpers.bidi import Tab, in_both
 
 pytestmark = pytest.mark.browser
+tab = bidi.tab
 
 READY = "document.documentElement.dataset.ready"
 SAVED = """
@@ -24,13 +22,6 @@ window.saved = [];
 const make = URL.createObjectURL;
 URL.createObjectURL = (blob) => { window.saved.push(blob); return make.call(URL, blob); };
 """
-
-
-@pytest.fixture(scope="module", params=[chromium, firefox], ids=["chromium", "firefox"])
-def tab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
-    with request.param(tmp_path_factory.mktemp("profile")) as made:
-        made.resize(1200, 800)
-        yield made
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +103,7 @@ def inside(made: Made, outline: list[list[int]], key: str = "X_umap") -> np.ndar
     return is_inside
 
 
+@in_both
 def test_it_opens_from_a_file_without_network(tab: Tab, made: Made):
     show(tab, made)
     assert tab.errors == []

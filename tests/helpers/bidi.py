@@ -1,5 +1,8 @@
 """Chromium and Firefox through WebDriver BiDi, which both speak: the same test drives both.
 
+    from tests.helpers import bidi
+    tab = bidi.tab  # the fixture
+
 Firefox listens itself, so that it needs no driver; Chromium needs chromedriver. The client of the
 socket comes with selenium. Without the browsers tests are skipped with the reason; with
 SCATLAS_REQUIRE_BROWSER they fail.
@@ -15,17 +18,29 @@ import shutil
 import subprocess
 import time
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
-from tests.helpers.browser import FLAGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 _PATIENCE = 60  # seconds, on a busy machine
+_FLAGS = (
+    "--headless=new",
+    "--no-sandbox",  # CI runs as root in a container
+    "--enable-unsafe-swiftshader",  # the page finds out by itself that there is no graphics card
+    "--disable-dev-shm-usage",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    # A self-contained page makes no requests.
+    "--host-resolver-rules=MAP * ~NOTFOUND",
+)
 # No network: a proxy that does not exist, and no calls home.
 _PREFERENCES = {
     "network.proxy.type": 1,
@@ -173,6 +188,40 @@ class Tab:
         path.write_bytes(base64.b64decode(shot["data"]))
 
 
+@dataclass(frozen=True)
+class Page:
+    """Contents of a page in a browser."""
+
+    figures: dict[str, str]  # id of the figure: its alternative text
+    broken: list[str]  # broken images
+    tables: dict[str, int]  # id of the table: rows of its body
+    untitled: list[str]  # tables without a caption
+    fetched: list[str]  # requests of the page
+    is_wide: bool  # the page itself scrolls sideways
+
+
+_LOOK = """
+const images = [...document.querySelectorAll('img')];
+const tables = [...document.querySelectorAll('table')];
+const named = e => e.closest('[id]') ? e.closest('[id]').id : '';
+const region = e => e.closest('.table') ? e.closest('.table').id : named(e);
+return {
+  figures: Object.fromEntries(images.map(i => [named(i), i.alt])),
+  broken: images.filter(i => !i.complete || !i.naturalWidth).map(i => i.alt || i.src.slice(0, 80)),
+  tables: Object.fromEntries(tables.map(t => [region(t), t.tBodies[0].rows.length])),
+  untitled: tables.filter(t => !t.caption || !t.caption.innerText.trim()).map(region),
+  fetched: performance.getEntriesByType('resource').map(e => e.name)
+    .filter(name => !name.startsWith('data:')),
+  is_wide: document.documentElement.scrollWidth > document.documentElement.clientWidth,
+};
+"""
+
+
+def look(tab: Tab) -> Page:
+    """Contents of the open page."""
+    return Page(**tab.run(_LOOK))
+
+
 @contextmanager
 def firefox(folder: Path) -> Iterator[Tab]:
     """Headless Firefox without network."""
@@ -217,9 +266,7 @@ def chromium(folder: Path) -> Iterator[Tab]:
 
     options = webdriver.ChromeOptions()
     options.binary_location = program
-    # The page finds out by itself that there is no graphics card.
-    flags = [flag for flag in FLAGS if flag != "--disable-gpu"]
-    for flag in (*flags, "--enable-unsafe-swiftshader", f"--user-data-dir={folder}"):
+    for flag in (*_FLAGS, f"--user-data-dir={folder}"):
         options.add_argument(flag)
     options.set_capability("webSocketUrl", True)
     service = webdriver.ChromeService(executable_path=driver_program)
@@ -231,6 +278,24 @@ def chromium(folder: Path) -> Iterator[Tab]:
         tab.close()
     finally:
         driver.quit()
+
+
+# `make test` opens pages in Chromium, `make test-weekly` in Firefox, and both with `in_both`.
+BROWSERS = [
+    pytest.param(chromium, id="chromium"),
+    pytest.param(firefox, id="firefox", marks=pytest.mark.weekly),
+]
+in_both = pytest.mark.parametrize(
+    "tab", [chromium, firefox], ids=["chromium", "firefox"], indirect=True, scope="module"
+)
+
+
+@pytest.fixture(scope="module", params=BROWSERS)
+def tab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+    with request.param(tmp_path_factory.mktemp("profile")) as made:
+        made.come_to_front()
+        made.resize(1200, 800)
+        yield made
 
 
 def _find(*names: str) -> str:

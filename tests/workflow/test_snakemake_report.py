@@ -12,12 +12,13 @@ import pytest
 from markupsafe import Markup
 
 from scatlas.workflow.report._page import caption
-from tests.helpers import browser as browser_tools
+from tests.helpers import bidi
+from tests.helpers.bidi import Tab
 from tests.workflow.conftest import CONFIG
 from tests.workflow.runs import ROOT, Project
 
 pytestmark = [pytest.mark.workflow, pytest.mark.browser]
-browser = browser_tools.browser
+tab = bidi.tab
 
 COLORS = ("cell_line", "drug", "leiden", "plate")
 FIGURES = {
@@ -66,28 +67,22 @@ RULES = {
 class Pages:
     """Snakemake's report, operated by its links."""
 
-    def __init__(self, driver: Any, path: Path) -> None:
-        self._driver = driver
-        # Earlier tests may have changed the size of the window.
-        driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-        driver.get(path.resolve().as_uri())
+    def __init__(self, tab: Tab, path: Path) -> None:
+        self._tab = tab
+        tab.open(path.resolve().as_uri())
         self.wait("document.querySelector('#app nav')")
 
-    def wait(self, condition: str) -> Any:
-        from selenium.webdriver.support.wait import WebDriverWait
+    def wait(self, condition: str) -> None:
+        self._tab.wait(condition)
 
-        return WebDriverWait(self._driver, 20, poll_frequency=0.05).until(
-            lambda driver: driver.execute_script(f"return {condition}"), condition
-        )
-
-    def get(self, expression: str, *args: Any) -> Any:
-        return self._driver.execute_script(f"return {expression}", *args)
+    def get(self, expression: str) -> Any:
+        return self._tab.run(f"return {expression}")
 
     def follow(self, text: str) -> None:
         """Click the link with this text."""
         find = f"[...document.querySelectorAll('#app nav a')].find(a => a.innerText == {text!r})"
         self.wait(find)
-        self._driver.execute_script(f"{find}.click()")
+        self._tab.run(f"{find}.click()")
 
     def open(self, category: str) -> dict[str, int]:
         """Open a category; return its results with their rows."""
@@ -97,7 +92,7 @@ class Pages:
         return {name: row for row, name in enumerate(self.get(names))}
 
     def click(self, row: int, icon: str) -> None:
-        self._driver.execute_script(f"{self.link(row, icon)}.click()")
+        self._tab.run(f"{self.link(row, icon)}.click()")
 
     def link(self, row: int, icon: str) -> str:
         return (
@@ -132,8 +127,8 @@ def page(built: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def report(page: Path, browser: Any) -> Pages:
-    return Pages(browser, page)
+def report(page: Path, tab: Tab) -> Pages:
+    return Pages(tab, page)
 
 
 @pytest.mark.parametrize("category", FIGURES)
@@ -166,8 +161,7 @@ def test_snakemakes_report_has_categories_workflow_and_run_times(report: Pages):
     ]
     opening = words(Markup(caption(ROOT / "workflow/report", "workflow")).striptags())
     assert opening in words(report.get("document.querySelector('#app').innerText"))
-    graph = "document.querySelector('#rulegraph canvas')"
-    assert report.wait(f"{graph} && {graph}.height") > 300
+    report.wait("document.querySelector('#rulegraph canvas')?.height > 300")
 
     report.follow("Statistics")
 
@@ -178,14 +172,13 @@ def test_snakemakes_report_has_categories_workflow_and_run_times(report: Pages):
     assert all(0 < time["runtime"] < 3600 for time in times)
 
 
-def test_snakemakes_report_asks_nobody_for_anything(report: Pages, browser: Any):
-    fetched = "performance.getEntriesByType('resource').map(e => e.name)"
-    assert [name for name in report.get(fetched) if not name.startswith("data:")] == []
-    assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
+def test_snakemakes_report_asks_nobody_for_anything(report: Pages, tab: Tab):
+    assert bidi.look(tab).fetched == tab.errors == []
 
 
-def test_the_page_of_the_atlas(built: Project, browser: Any):
-    page = browser_tools.look(browser, built.results / "report.html")
+def test_the_page_of_the_atlas(built: Project, tab: Tab):
+    tab.open((built.results / "report.html").as_uri())
+    page = bidi.look(tab)
     wanted = [file.replace("/", "-") for files in FIGURES.values() for file in files.values()]
     assert set(page.figures) == {f"figure-{name}" for name in wanted}
     assert set(page.tables) == {
@@ -196,7 +189,7 @@ def test_the_page_of_the_atlas(built: Project, browser: Any):
     assert page.tables["table-runs"] == len(ran)
     # The report does not need by_gene, which may run after it.
     assert set(ran) - {"by_gene"} == RULES - {"report", "by_gene"}, "all that ran before the report"
-    assert page.broken == page.untitled == page.fetched == page.errors == []
-    text = browser.execute_script("return document.body.innerText")
+    assert page.broken == page.untitled == page.fetched == tab.errors == []
+    text = tab.run("return document.body.innerText")
     assert re.search(r"consensus\.min_plates\s+2\b", text)
     assert re.search(rf"pca\.n_comps\s+{CONFIG['pca']['n_comps']}\b", text)

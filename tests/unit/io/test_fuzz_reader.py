@@ -1,16 +1,18 @@
-"""Some hundred damaged files in CI; ``bench/fuzz.py`` reads ten thousand."""
+"""Damaged files: two of each layout, others each week; ``bench/fuzz.py`` reads ten thousand."""
 
 from __future__ import annotations
 
 import os
 import signal
 import time
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 from bench import fuzz
 from scatlas.errors import InputError
+from tests.conftest import WEEK
 from tests.helpers import fuzz_cases
 from tests.helpers.fuzz import BASES, Base, Damage, covered, damage, make
 from tests.helpers.fuzz_cases import Cases, Outcome, Result, base_of
@@ -18,7 +20,8 @@ from tests.helpers.fuzz_cases import Cases, Outcome, Result, base_of
 pytestmark = pytest.mark.slow
 
 # Each base as often as any other.
-SEEDS = range(50_000, 50_000 + 8 * len(BASES))
+SEEDS = range(50_000, 50_000 + 2 * len(BASES))
+SEEDS_OF_A_WEEK = range(WEEK * 1000, WEEK * 1000 + 20 * len(BASES))
 # A loop in libhdf5, a crash in its Blosc plugin, chunks sought in a wrong place.
 DEFECTS_OF_THE_PAST = (30_001_502, 30_003_366, 20_261_477)
 
@@ -26,13 +29,24 @@ DEFECTS_OF_THE_PAST = (30_001_502, 30_003_366, 20_261_477)
 @pytest.fixture(scope="module")
 def results() -> list[Result]:
     """All cases of this file in one run, because its processes take seconds to start."""
-    seeds = [*SEEDS, *DEFECTS_OF_THE_PAST]
+    return run([*SEEDS, *DEFECTS_OF_THE_PAST])
+
+
+def run(seeds: Sequence[int]) -> list[Result]:
     return list(fuzz.run(seeds, n_workers=min(2, os.cpu_count() or 1), limit=60))
 
 
 def test_damaged_files_end_in_an_error_or_in_correct_data(results: list[Result]):
-    results = [result for result in results if result.seed in SEEDS]
-    assert sorted(result.seed for result in results) == list(SEEDS)
+    check([result for result in results if result.seed in SEEDS], SEEDS)
+
+
+@pytest.mark.weekly
+def test_damages_of_the_week():
+    check(run(SEEDS_OF_A_WEEK), SEEDS_OF_A_WEEK)
+
+
+def check(results: list[Result], seeds: Sequence[int]) -> None:
+    assert sorted(result.seed for result in results) == list(seeds)
     defects = {
         f"case {result.seed} of {result.base} ({result.what}), {op}": outcome
         for result in results

@@ -19,10 +19,7 @@ from scatlas.workflow.report import Results, _tables
 from scatlas.workflow.report._build import _milestones
 from scatlas.workflow.report._page import caption, cell_texts
 from scatlas.workflow.report._results import AtlasMap
-from tests.helpers import browser as browser_tools
 from tests.helpers.report_files import CAPTIONS, CONFIG, make_report, make_results
-
-browser = browser_tools.browser
 
 FIGURES = ["cells_kept", "qc_violins", "hvg_overlap", "genes_by_plates", "pca_scree"]
 MAPS = ["cell_line", "plate", "leiden"]
@@ -425,29 +422,3 @@ def test_names_of_the_data_are_escaped(tmp_path: Path) -> None:
     assert page.count("<script") == page.count("</script") == 1, "the page's own"
     assert "&lt;script&gt;" in page
     assert [path.name for path in (tmp_path / "figures" / "umap").iterdir()] == ["a_b_i_.png"]
-
-
-@pytest.mark.browser
-@pytest.mark.parametrize("width", [1280, 390], ids=["desktop", "phone"])
-def test_browser_finds_every_figure_and_table(run, browser, width: int) -> None:
-    folder, results, _ = run
-    page = browser_tools.look(browser, folder / "report.html", width=width)
-    assert set(page.figures) == {
-        *("figure-cells_kept", "figure-qc_violins", "figure-hvg_overlap"),
-        *("figure-genes_by_plates", "figure-pca_scree"),
-        *(f"figure-umap-{name}" for name in MAPS),
-    }
-    assert all(len(alt) > 30 for alt in page.figures.values())
-    assert page.tables == {
-        "table-odd_plates": 3,
-        "table-cells": 4,
-        "table-thresholds": 2,
-        "table-consensus": 3,
-        "table-pca": len(_milestones(results.variance)),
-        "table-clusters": 4,
-        "table-runs": 3,
-        "table-settings": 11,
-        "table-versions": 14,
-    }
-    assert page.broken == page.untitled == page.fetched == page.errors == []
-    assert page.width <= page.window, "the page itself must not scroll sideways"

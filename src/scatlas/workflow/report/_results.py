@@ -19,8 +19,7 @@ from scatlas import pl
 from scatlas.errors import InputError
 from scatlas.io import read_cells
 from scatlas.io.files.local_zarr import open_with_zarr_python
-from scatlas.io.tables.column import Column
-from scatlas.io.tables.column_codes import ColumnCodes
+from scatlas.io.tables.column import Column, ColumnCodes
 from scatlas.workflow.cell_filter import RULES
 
 if TYPE_CHECKING:
