@@ -77,7 +77,8 @@ def preset(name: str, **changes: Any) -> dict:
 
 def demo(folder: Path) -> dict:
     config = yaml.safe_load((ROOT / "config/demo.yaml").read_text())
-    return config | {"plates": str(ROOT / config["plates"])}
+    (folder / "sheet.tsv").write_bytes((ROOT / config["plates"]).read_bytes())
+    return config | {"plates": str(folder / "sheet.tsv")}
 
 
 def release(folder: Path) -> dict:
