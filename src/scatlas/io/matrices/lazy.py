@@ -230,7 +230,6 @@ def _matrix(
     *,
     compact: bool = False,
 ) -> da.Array:
-    """Dask array of an X-like element."""
     matrix = StoredMatrix.find(store.path, root, key, shape)
     if matrix.format == "dense":
         return _dense(store, matrix, budget, largest)

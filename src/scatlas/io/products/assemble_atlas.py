@@ -125,7 +125,6 @@ def assemble(
 
 
 def _place_map(cell_map: Path, atlas: Path) -> None:
-    """Put the map of all cells into an atlas that has an obs."""
     attributes = dict(open_with_zarr_python(atlas / "obs").attrs)
     names = [path.name for path in sorted((cell_map / "obs").iterdir()) if path.is_dir()]
     for name in names:

@@ -35,7 +35,7 @@ from scatlas.io.zarr_writer.node_metadata import is_storable
 from scatlas.io.zarr_writer.sharded_array import CHUNK_VALUES, encoding_pool, values_per_piece
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     import pandas as pd
 
@@ -159,8 +159,6 @@ def concat_on_disk(
 
 @dataclass(frozen=True)
 class _Plate:
-    """One plate's store, open for reading."""
-
     name: str
     path: Path
 
@@ -243,8 +241,8 @@ class _Plate:
                 for data, indices in pieces:
                     writer.append_checked(data, indices)
             indptr = self.root["X/indptr"]
-            for lo, hi in _row_ranges(self.shape[0]):
-                writer.append_rows(np.diff(indptr[lo : hi + 1]))
+            for lo in range(0, self.shape[0], CHUNK_VALUES):
+                writer.append_rows(np.diff(indptr[lo : lo + CHUNK_VALUES + 1]))
 
 
 class _Obs:
@@ -336,7 +334,7 @@ class _Obs:
         else:
             codes = np.broadcast_to(np.int8(-1), n)
             stored = Stored("categorical", codes.dtype, n, codes, 1, categories=like.categories)
-        return Column(str(plate.path), f"obs/{name}", stored)
+        return Column(str(plate.path), f"obs/{name}", *stored)
 
     def _label(self, plate: _Plate, name: str) -> Column:
         """The plate's label as a column; without a label, the plate's own column or gaps."""
@@ -346,7 +344,7 @@ class _Obs:
         codes = np.broadcast_to(np.int8(0 if value else -1), plate.shape[0])
         categories = np.array([value] if value else [], object)
         stored = Stored("categorical", codes.dtype, codes.size, codes, 1, categories=categories)
-        return Column(str(plate.path), f"obs/{name}", stored)
+        return Column(str(plate.path), f"obs/{name}", *stored)
 
     def _note_names(self) -> None:
         if not self.n_renamed:
@@ -382,7 +380,6 @@ class _Obs:
 
 
 def _holds_only(column: Column, text: str) -> bool:
-    """Whether all rows hold this text."""
     if column.kind != "categorical":
         return all((column.text(lo, hi) == text).all() for lo, hi in column.spans())
     # The last entry is for code -1, a gap.
@@ -409,10 +406,6 @@ def _constants(
             raise InputError(msg)
         constants[name] = {plate.name: labels[plate.name][name] for plate in plates}
     return constants
-
-
-def _row_ranges(n_rows: int) -> Iterator[tuple[int, int]]:
-    return ((lo, min(lo + CHUNK_VALUES, n_rows)) for lo in range(0, n_rows, CHUNK_VALUES))
 
 
 def _common_var(plates: list[_Plate], *, fills_gaps: bool) -> pd.DataFrame:

@@ -220,7 +220,6 @@ def load_plate(
 
 
 def _check_unique(path: str, names: pd.Index) -> None:
-    """Refuse genes that are named twice."""
     if not names.is_unique:
         second = int(np.flatnonzero(names.duplicated())[0])
         first = int(np.flatnonzero(names == names[second])[0])
@@ -232,7 +231,6 @@ def _check_unique(path: str, names: pd.Index) -> None:
 
 
 def _check_same_genes(path: str, names: pd.Index, reference: Path | str, counts_in: str) -> None:
-    """Refuse genes that differ from the reference plate's."""
     try:
         wanted = gene_names(reference, counts_in)
     except InputError as error:
@@ -347,7 +345,6 @@ def _elsewhere(counts: CountsSource, kind: str) -> str:
 def _note_replaced(
     name: str, columns: Container[str], metrics: Iterable[str], notices: _Notices
 ) -> None:
-    """Tell which columns of a table the metrics replace."""
     replaced = [metric for metric in metrics if metric in columns]
     if replaced:
         notices.add(f"{name} had columns {', '.join(replaced)}: replaced by new values")

@@ -194,7 +194,6 @@ class Table:
         return pd.Index(joined, dtype=object, name=self.index_name)
 
     def name_of(self, row: int) -> str:
-        """Name of one row."""
         return str(self.names(row, row + 1)[0])
 
     def spans(self) -> Iterator[tuple[int, int]]:

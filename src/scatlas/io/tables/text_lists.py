@@ -25,7 +25,6 @@ _ROWS_AT_ONCE = 2**17
 
 
 def write_text_tables(files: TextMatrix, store: Path) -> Tables:
-    """Write the lists as obs and var of a store."""
     if files.cells.name.startswith("cell_metadata.csv"):
         features, cells = _split_pipe_genes(files.genes), _split_pipe_cells(files.cells)
         return write_tables(files.path, "X", store, cells, features)
