@@ -159,10 +159,7 @@ def _entries(path: Path, header: _Header, stream: io.BufferedReader) -> Iterator
         n_values += len(rows)
         if n_values > header.n_values:
             break
-        for name, of, n in (
-            ("row", rows, header.n_rows),
-            ("column", columns, header.n_columns),
-        ):
+        for name, of, n in (("row", rows, header.n_rows), ("column", columns, header.n_columns)):
             low, high = int(of.min()), int(of.max())
             if low < 1 or high > n:
                 wrong = low if low < 1 else high

@@ -200,12 +200,7 @@ def extend(
     stores = {_ATLAS: atlas, **{name: Path(path) for name, path in plates.items()}}
     with work_folder(out) as work:
         facts = concat_on_disk(
-            stores,
-            work,
-            label=None,
-            join="outer",
-            keep_names=_ATLAS,
-            block_budget=block_budget,
+            stores, work, label=None, join="outer", keep_names=_ATLAS, block_budget=block_budget
         )
         with atomic_path(out) as partial:
             place(work, partial, {"X": "X", "obs": "obs"})

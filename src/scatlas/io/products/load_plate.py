@@ -250,11 +250,7 @@ def _check_same_genes(path: str, names: pd.Index, reference: Path | str, counts_
 
 
 def _mitochondrial(
-    var: Table,
-    prefix: str | None,
-    column: str | None,
-    bound: str | None,
-    notices: _Notices,
+    var: Table, prefix: str | None, column: str | None, bound: str | None, notices: _Notices
 ) -> np.ndarray:
     """Mask of the mitochondrial genes, bool [genes]."""
     if not prefix:
@@ -298,11 +294,7 @@ def _checked_blocks(
 
 
 def _sentence(
-    counts: CountsSource,
-    problem: Problem,
-    first: int,
-    cells: Table,
-    genes: pd.Index,
+    counts: CountsSource, problem: Problem, first: int, cells: Table, genes: pd.Index
 ) -> str:
     """Say which cell and gene hold what is no count, and what to do."""
     row = first + problem.row

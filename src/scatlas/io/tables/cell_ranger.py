@@ -21,12 +21,7 @@ from scatlas.io.files.anndata_checks import is_group
 from scatlas.io.files.local_zarr import open_store
 from scatlas.io.files.read_errors import reading
 from scatlas.io.tables.converted_tables import Tables
-from scatlas.io.tables.genes import (
-    GENE_EXPRESSION,
-    genes_of_types,
-    numbers_of,
-    refuse_probes,
-)
+from scatlas.io.tables.genes import GENE_EXPRESSION, genes_of_types, numbers_of, refuse_probes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -107,10 +107,7 @@ def _chunk_options(value: Any) -> dict[str, Any]:
     if len(value) <= rows:
         return {"chunks": value.shape, "shards": None}
     per_shard = min(SHARD_VALUES // CHUNK_VALUES, -(-len(value) // rows))
-    return {
-        "chunks": (rows, *value.shape[1:]),
-        "shards": (rows * per_shard, *value.shape[1:]),
-    }
+    return {"chunks": (rows, *value.shape[1:]), "shards": (rows * per_shard, *value.shape[1:])}
 
 
 def writable_frame(frame: pd.DataFrame) -> pd.DataFrame:
