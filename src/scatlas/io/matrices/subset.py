@@ -133,9 +133,7 @@ def _take_csr(path: Path, x: StoredGroup, rows: np.ndarray, piece: int) -> spars
 
 
 def _in_spans(take: Callable[[slice], int], n: int, chunk: int, most: int) -> Generator[int]:
-    """Call `take` with ranges of whole chunks, in threads; those at work have `most` values, or a
-    chunk.
-    """
+    """Call `take` with ranges of whole chunks, in threads that hold `most` values, or a chunk."""
     n_chunks = max(1, most // chunk)
     workers = min(n_cores(), n_chunks)
     step = n_chunks // workers * chunk

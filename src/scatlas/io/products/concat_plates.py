@@ -31,7 +31,7 @@ from scatlas.io.tables.column_writer import ColumnWriter, Target
 from scatlas.io.tables.encodings import Stored
 from scatlas.io.tables.table import Table
 from scatlas.io.zarr_writer.elements import DATAFRAME, create_group
-from scatlas.io.zarr_writer.node_metadata import is_storable
+from scatlas.io.zarr_writer.nodes import is_storable
 from scatlas.io.zarr_writer.sharded_array import CHUNK_VALUES, encoding_pool, values_per_piece
 
 if TYPE_CHECKING:
@@ -246,9 +246,7 @@ class _Plate:
 
 
 class _Obs:
-    """The merged obs table; its errors are found before the counts are copied, which may take
-    hours.
-    """
+    """The merged obs table; its errors are found before counts are copied, which may take hours."""
 
     def __init__(
         self, plates: list[_Plate], constants: _Constants, *, join: str, keep_names: str | None

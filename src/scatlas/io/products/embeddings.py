@@ -1,6 +1,4 @@
-"""Stores of cells' coordinates: ``pca.zarr``, ``harmony.zarr``, and ``map.zarr`` with their
-clusters.
-"""
+"""Stores of cells' coordinates: ``pca.zarr``, ``harmony.zarr``, ``map.zarr`` with the clusters."""
 
 from __future__ import annotations
 

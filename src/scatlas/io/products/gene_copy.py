@@ -1,6 +1,4 @@
-"""The gene-major copy of an atlas beside it, in which a gene's values lie together: writer and
-reader.
-"""
+"""The gene-major copy of an atlas beside it, in which a gene's values lie together."""
 
 from __future__ import annotations
 
@@ -170,9 +168,7 @@ class _Segments:
         return int(self.counts.sum())
 
     def ranges(self, limit: int) -> Iterator[_Range]:
-        """Divide the values, gene after gene, into ranges of at most ``limit``; one block of a gene
-        stays whole.
-        """
+        """Divide the values, gene after gene, by ``limit``; one block of a gene stays whole."""
         totals = self.counts.sum(axis=0)
         n_blocks = len(self.counts)
         first = held = 0

@@ -1,6 +1,4 @@
-"""Sums by group: of log-normalised values of a plate, and of counts of several plates; both as
-h5ad.
-"""
+"""Sums by group as h5ad: of log-normalised values of a plate, and of counts of several plates."""
 
 from __future__ import annotations
 

@@ -19,8 +19,12 @@ from scatlas.io.files.checksums import values_digest
 from scatlas.io.files.read_errors import REMEDY
 from scatlas.io.matrices.counts_source import gene_names, open_counts
 from scatlas.io.matrices.csr_writer import CsrWriter, in_place
-from scatlas.io.products.load_statistics import HOW_TO_ROUND, LoadStatistics, RoundedValues
-from scatlas.io.products.moments_store import PlateMoments
+from scatlas.io.products.load_statistics import (
+    HOW_TO_ROUND,
+    LoadStatistics,
+    PlateMoments,
+    RoundedValues,
+)
 from scatlas.io.tables.genes import mitochondrial_genes, why_bound_cannot_act
 from scatlas.io.tables.table import GENE_METRICS, METRICS
 from scatlas.kernels import COUNT_DTYPES
@@ -34,7 +38,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from scatlas.io.matrices.source import CountsSource, Sample
-    from scatlas.io.products.moments_store import KeptCells
+    from scatlas.io.products.load_statistics import KeptCells
     from scatlas.io.tables.table import Table
 
 logger = logging.getLogger(__name__)
@@ -125,10 +129,10 @@ def load_plate(
         nothing here, but a plate without mitochondrial genes, where it could not act, is refused.
     kept_cells
         Called as `check_obs`; returns which cells of a block a later step will keep
-        (:data:`scatlas.io.products.moments_store.KeptCells`).
+        (:data:`scatlas.io.products.load_statistics.KeptCells`).
     moments
         File to write, with the moments per gene of these cells
-        (:func:`scatlas.io.products.moments_store.write_moments`). Only with `kept_cells`.
+        (:func:`scatlas.io.products.load_statistics.write_moments`). Only with `kept_cells`.
     block_budget
         Memory for the blocks in flight, as ``"256MB"``.
 
