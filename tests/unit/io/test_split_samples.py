@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from scatlas.errors import InputError
 from scatlas.io import list_samples, load_plate, split_samples
-from scatlas.io.zarr_writer import nodes
+from scatlas.io.zarr_writer import raw_array
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*zarr v3:UserWarning", "ignore:Consolidated:UserWarning"
@@ -64,7 +64,7 @@ def files(store: Path) -> dict[str, bytes]:
 def test_a_sample_is_the_same_plate_as_from_its_own_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, order: str
 ):
-    monkeypatch.setattr(nodes, "_FILE_VALUES", 100)
+    monkeypatch.setattr(raw_array, "_FILE_VALUES", 100)
     whole = atlas(order)
     source = tmp_path / f"atlas.{'zarr' if layout == 'zarr' else 'h5ad'}"
     convert = {"dense": lambda x: x.toarray(), "csc": sp.csc_matrix}.get(layout, lambda x: x)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -31,7 +30,7 @@ from scatlas.io.tables.column_writer import ColumnWriter, Target
 from scatlas.io.tables.encodings import Stored
 from scatlas.io.tables.table import Table
 from scatlas.io.zarr_writer.elements import DATAFRAME, create_group
-from scatlas.io.zarr_writer.nodes import is_storable
+from scatlas.io.zarr_writer.node_metadata import is_storable
 from scatlas.io.zarr_writer.sharded_array import CHUNK_VALUES, encoding_pool, values_per_piece
 
 if TYPE_CHECKING:
@@ -157,46 +156,26 @@ def concat_on_disk(
     }
 
 
-@dataclass(frozen=True)
 class _Plate:
-    name: str
-    path: Path
-
-    def __post_init__(self) -> None:
-        encoding = self.root["X"].attrs.get("encoding-type")
+    def __init__(self, name: str, path: Path) -> None:
+        self.name, self.path = name, path
+        with reading(str(path), STRUCTURE):
+            self.root: StoredGroup = open_store(path)
+        x = self.root["X"].attrs
+        encoding = x.get("encoding-type")
         if encoding != "csr_matrix":
-            msg = f"{self.path}: X of plate {self.name} is stored as {encoding!r}, not as CSR"
+            msg = f"{path}: X of plate {name} is stored as {encoding!r}, not as CSR"
             raise InputError(msg)
-
-    @cached_property
-    def root(self) -> StoredGroup:
-        with reading(str(self.path), STRUCTURE):
-            return open_store(self.path)
-
-    @cached_property
-    def shape(self) -> tuple[int, int]:
-        n_cells, n_genes = self.root["X"].attrs["shape"]
-        return n_cells, n_genes
-
-    @cached_property
-    def data(self) -> StoredArray:
-        return self.root["X/data"]
-
-    @property
-    def n_values(self) -> int:
-        return self.data.shape[0]
+        n_cells, n_genes = x["shape"]
+        self.shape = n_cells, n_genes
+        self.data: StoredArray = self.root["X/data"]
+        self.n_values = self.data.shape[0]
+        self.obs_columns = list(self.root["obs"].attrs["column-order"])
+        self.index_name = self.root["obs"].attrs["_index"]
 
     @cached_property
     def var(self) -> pd.DataFrame:
         return Table.open(self.path, self.root, "var").read()
-
-    @cached_property
-    def obs_columns(self) -> list[str]:
-        return list(self.root["obs"].attrs["column-order"])
-
-    @cached_property
-    def index_name(self) -> str:
-        return self.root["obs"].attrs["_index"]
 
     def column(self, name: str) -> Column:
         return Column.open(self.path, self.root["obs"], name)

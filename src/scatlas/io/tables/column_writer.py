@@ -20,7 +20,7 @@ from scatlas.io.zarr_writer.elements import (
     writable_frame,
     write_elem,
 )
-from scatlas.io.zarr_writer.nodes import is_storable
+from scatlas.io.zarr_writer.node_metadata import is_storable
 from scatlas.io.zarr_writer.sharded_array import ShardedArray, encoding_pool
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pandas as pd
 
 from scatlas.io.files.anndata_checks import attribute, for_anndata
 from scatlas.io.files.chunk_locations import read_without_plugins
-from scatlas.io.zarr_writer.nodes import MAX_NAME, is_storable
+from scatlas.io.zarr_writer.node_metadata import MAX_NAME, is_storable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -36,7 +36,7 @@ from scatlas.io.tables.encodings import (
     storable_names,
     text_notice,
 )
-from scatlas.io.zarr_writer.nodes import is_storable
+from scatlas.io.zarr_writer.node_metadata import is_storable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence

@@ -10,7 +10,7 @@ import pandas as pd
 
 from scatlas.io.files.listing import walk_files
 from scatlas.io.files.local_zarr import WRITER_ATTRIBUTE
-from scatlas.io.zarr_writer.nodes import write_array_metadata, write_group_metadata
+from scatlas.io.zarr_writer.node_metadata import write_array_metadata, write_group_metadata
 from scatlas.io.zarr_writer.sharded_array import (
     CHUNK_VALUES,
     PROJECTED_CODEC,

@@ -23,7 +23,7 @@ from scatlas.compute.threads import n_threads
 from scatlas.io.chunks.native_codecs import run_encoder
 from scatlas.io.files.checksums import VALUES_DIGEST
 from scatlas.io.files.local_zarr import LocalArray
-from scatlas.io.zarr_writer.nodes import write_sharded_array_metadata
+from scatlas.io.zarr_writer.node_metadata import write_sharded_array_metadata
 from scatlas.io.zarr_writer.shard_files import CHECKSUM_BYTES, EncodedRun, ShardFiles
 
 if TYPE_CHECKING:

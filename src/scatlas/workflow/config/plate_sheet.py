@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from scatlas.errors import ConfigError, InputError
 from scatlas.io.files.text_matrix import TextMatrix, is_text_matrix
-from scatlas.io.zarr_writer.nodes import is_storable
+from scatlas.io.zarr_writer.node_metadata import is_storable
 
 __all__ = ["Plate", "read_plates"]
 
