@@ -13,7 +13,7 @@ import pandas as pd
 from scatlas.errors import prefix_errors
 from scatlas.get import on_backend
 from scatlas.io import atomic_path, open_tables, read_cells, read_matrix
-from scatlas.io.products.moments_store import cells_digest, read_moments
+from scatlas.io.products.load_statistics import cells_digest, read_moments
 from scatlas.matrix.hvg import hvg_of_counts
 from scatlas.matrix.hvg_shares import hvg_of_share_moments, share_moments, target_of
 from scatlas.matrix.size_factors import size_factors_by_row

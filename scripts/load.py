@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from scatlas.io import METRICS, load_plate
 from scatlas.io.files.cell_files import ListColumns
 from scatlas.io.matrices.source import Sample
-from scatlas.io.products.moments_store import write_moments
+from scatlas.io.products.load_statistics import write_moments
 from scatlas.workflow import script
 from scatlas.workflow.cell_filter import RULES, evaluate_filter, kept_by_bounds, mitochondrial_bound
 from scatlas.workflow.config.cell_query import decides_each_cell_alone, query_columns
@@ -21,7 +21,7 @@ from scatlas.workflow.config.cell_query import decides_each_cell_alone, query_co
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from scatlas.io.products.moments_store import KeptCells
+    from scatlas.io.products.load_statistics import KeptCells
     from scatlas.io.tables.table import Table
 
 logger = logging.getLogger("scatlas")
@@ -57,7 +57,7 @@ def main(argv: list[str] | None = None) -> None:
             args.source,
         )
     check = partial(check_filter, args.filter, args.source) if args.filter else None
-    # A cache, and so no part of the manifest: see scatlas.io.products.moments_store.
+    # A cache, and so no part of the manifest: see scatlas.io.products.load_statistics.
     caches = [args.moments] if args.moments else []
     with script.run_script(args, outputs=[args.store], reports=caches) as facts:
         kept = cells_of_moments(args)

@@ -39,7 +39,7 @@ LAYERS = [
     {"workflow"},
 ]
 # Modules that read one format of plates.
-READERS = re.compile(r"io\.(matrices\.(?!counts)\w+_source|tables\.(converted|cell_r|text_l))")
+READERS = re.compile(r"io\.(matrices\.(?!counts)\w+_source|tables\.(converted|cell_r))")
 HEIGHT = {name: height for height, names in enumerate(LAYERS) for name in names}
 
 

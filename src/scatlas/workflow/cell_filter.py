@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from scatlas.io.products.moments_store import KeptCells
+    from scatlas.io.products.load_statistics import KeptCells
     from scatlas.io.tables.table import Table
 
 # In the order in which they take cells. JSON does not keep it.

@@ -18,7 +18,7 @@ import scipy.sparse as sp
 from scatlas.datasets import simulate_plate
 from scatlas.errors import InputError
 from scatlas.io.files.checksums import checksum
-from scatlas.io.products.moments_store import cells_digest, read_moments, write_moments
+from scatlas.io.products.load_statistics import cells_digest, read_moments, write_moments
 from scatlas.kernels.moments.shares import ShareMoments
 from scatlas.workflow.cell_filter import RULES
 

@@ -143,7 +143,6 @@ class _RangeReader:
             self._copy(chunk, values)
 
     def _copy(self, chunk: int, values: np.ndarray) -> None:
-        """Copy the values of a chunk that the range has."""
         start = chunk * self._array.chunk_values - self._begin
         piece = values[max(-start, 0) : self._out.size - start]
         _check_limit(piece, self._limit)
@@ -229,7 +228,6 @@ class _Run:
 
     @property
     def stop(self) -> int:
-        """Number of the last chunk plus one."""
         return self.first + self.starts.size
 
     def chunks(self) -> Iterator[tuple[int, memoryview | None]]:

@@ -74,7 +74,6 @@ class Hdf5Chunks:
     n_filters: int
 
     def for_chunks(self, first: int, stop: int) -> Hdf5Chunks:
-        """Locations of chunks ``first`` to ``stop - 1`` alone."""
         rows = slice(first - self.first, stop - self.first)
         return replace(
             self,

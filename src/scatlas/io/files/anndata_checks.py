@@ -106,7 +106,6 @@ def table_lengths(path: str, root: StoredGroup) -> tuple[int, int]:
 
 
 def check_not_empty(path: str, shape: tuple[int, int]) -> None:
-    """Refuse a plate without cells or genes."""
     for n, name, frame in zip(shape, ("cells", "genes"), ("obs", "var"), strict=True):
         if n == 0:
             msg = f"{path}: {frame} is empty, the plate has no {name}: leave it out"

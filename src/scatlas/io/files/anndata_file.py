@@ -126,17 +126,13 @@ class Store:
             import zarr
 
             if self not in _PROBED:
-                self._check_complete()
+                files, inner = filesystem(self.path)
+                metadata = f"{inner.rstrip('/')}/zarr.json"
+                if files.exists(metadata):
+                    check_complete(self.path, json.loads(files.cat_file(metadata)))
                 _PROBED.add(self)
             remote = zarr.storage.FsspecStore.from_url(self.path, read_only=True)
             return open_any_group(remote)
-
-    def _check_complete(self) -> None:
-        """Refuse a remote store of scatlas that lacks files."""
-        files, inner = filesystem(self.path)
-        root = f"{inner.rstrip('/')}/zarr.json"
-        if files.exists(root):
-            check_complete(self.path, json.loads(files.cat_file(root)))
 
     def _open_hdf5(self, stack: ExitStack) -> h5py.File:
         source: Any = None
@@ -257,7 +253,6 @@ def open_hdf5(path: str, source: Any = None) -> h5py.File:
 
 
 def _refusal(path: str, error: Exception) -> ScatlasError:
-    """Error for a file that libhdf5 does not open."""
     text = " ".join(str(error).split())
     lock = re.search(r"unable to lock file, errno = (\d+)", text)
     if (lock and int(lock[1]) in _HELD) or "already open for write" in text:
@@ -309,6 +304,5 @@ def close_if_changed(path: str) -> None:
 
 
 def _inode_and_stamp(path: str) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Device and inode, and time and size."""
     stat = Path(path).stat()
     return (stat.st_dev, stat.st_ino), (stat.st_mtime_ns, stat.st_size)

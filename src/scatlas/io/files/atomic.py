@@ -54,6 +54,18 @@ def atomic_path(final: Path | str) -> Iterator[Path]:
         raise
 
 
+@contextmanager
+def work_folder(out: Path) -> Iterator[Path]:
+    """Yield a path beside ``out``, for files that are removed after the body."""
+    # A fixed name, so that the next run removes the files of a killed one.
+    work = out.with_name(f".{out.name}.work")
+    shutil.rmtree(work, ignore_errors=True)
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
 def _replace(new: Path, final: Path, backup: Path) -> None:
     if not new.is_dir() and not final.is_dir():
         new.replace(final)

@@ -45,8 +45,11 @@ class RowGroup(NamedTuple):
     high: str | None
 
     def may_hold(self, value: str) -> bool:
-        """Whether a cell of this plate may be here."""
         return self.low is None or self.high is None or self.low <= value <= self.high
+
+    def n_taken(self, taken: np.ndarray | None) -> int:
+        """Number of cells, or of those of a mask."""
+        return self.n_rows if taken is None else int(taken.sum())
 
     @property
     def is_mixed(self) -> bool:
@@ -213,7 +216,6 @@ class CellFiles:
                 yield file
 
     def differs_from_footer(self, groups: Sequence[RowGroup]) -> InputError:
-        """Error about row groups of other lengths."""
         n_rows, n_values = sum(g.n_rows for g in groups), sum(g.n_values for g in groups)
         msg = (
             f"{self.files[groups[0].file]}: {_numbered(groups)}: not the {n_rows:,} cells and "
@@ -236,7 +238,6 @@ def _named(columns: list[str]) -> str:
 
 
 def is_text(kind: Any) -> bool:
-    """Whether a column holds text."""
     import pyarrow as pa
 
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))

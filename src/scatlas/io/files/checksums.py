@@ -84,7 +84,9 @@ def file_digest(file: Path, *, root: Path, every_byte: bool = False) -> str:
     array = next((folder.parent for folder in file.parents if folder.name == "c"), None)
     n_chunks = 0
     if array is not None and array.is_relative_to(root):
-        n_chunks = _chunks_per_shard(array / "zarr.json")
+        metadata = array / "zarr.json"
+        if metadata.exists():
+            n_chunks = _chunks_per_shard(metadata, metadata.stat().st_mtime_ns)
     return _shard_digest(file, n_chunks, every_byte) if n_chunks else _blake2b(file)
 
 
@@ -123,13 +125,9 @@ def _part_digest(file: Path, number: int) -> bytes:
     return combined.digest()
 
 
-def _chunks_per_shard(metadata: Path) -> int:
-    """Chunks per shard of a Zarr array with a CRC-32C per chunk; 0 for other files."""
-    return _read_chunks_per_shard(metadata, metadata.stat().st_mtime_ns) if metadata.exists() else 0
-
-
 @lru_cache(maxsize=1024)
-def _read_chunks_per_shard(metadata: Path, _changed: int) -> int:
+def _chunks_per_shard(metadata: Path, _changed: int) -> int:
+    """Chunks per shard of a Zarr array with a CRC-32C per chunk; 0 for other files."""
     try:
         array = json.loads(metadata.read_bytes())
         (codec,) = array["codecs"]

@@ -28,7 +28,6 @@ class UnsupportedLayoutError(Exception):
 
 
 def permission_error(path: Path | str, element: str = "the file") -> InputError:
-    """Error for a file or element that the user may not read."""
     return InputError(f"{path}: no permission to read {element}: ask the owner for read access")
 
 

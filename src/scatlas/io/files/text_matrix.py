@@ -101,7 +101,6 @@ def _stem(name: str) -> str:
 
 
 def _matrix_of(folder: Path) -> Path | None:
-    """Matrix of a folder that is one plate."""
     names = _names(folder)
     files = {_stem(name): name for name in reversed(names) if _MATRIX.fullmatch(name)}
     known = next((files[stem] for stem in _KNOWN if stem in files), None)

@@ -17,10 +17,8 @@ from scatlas.io.tables.column_writer import write_frame
 from scatlas.io.zarr_writer.elements import (
     ANNDATA,
     CSR,
-    DICT,
-    MAPPINGS,
-    consolidate,
     create_group,
+    finish_store,
     open_group_to_write,
     write_elem,
 )
@@ -303,12 +301,9 @@ class CsrWriter:
             write(self._partial / name)
         create_group(self._partial, ANNDATA)
         create_group(self._partial / "X", {**CSR, "shape": [self.n_obs, self.n_vars]})
-        for name in MAPPINGS:
-            if name == "uns" and self.uns:
-                write_elem(open_group_to_write(self._partial), name, dict(self.uns))
-            else:
-                create_group(self._partial / name, DICT)
-        consolidate(self._partial)
+        if self.uns:
+            write_elem(open_group_to_write(self._partial), "uns", dict(self.uns))
+        finish_store(self._partial)
 
 
 def _table(

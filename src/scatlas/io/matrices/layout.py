@@ -113,7 +113,6 @@ class StoredMatrix:
         return sp.csc_matrix((data, indices, self.indptr), shape=self.shape).tocsr()
 
     def _conversion(self, kind: str) -> str:
-        """Command that converts the file."""
         suffix = "h5ad" if kind == "h5ad" else "zarr"
         name = self.path.rstrip("/").rpartition("/")[2] if "://" in self.path else self.path
         target = f"{name.removesuffix('.' + suffix)}.csr.{suffix}"
@@ -135,7 +134,6 @@ def in_memory(dtype: np.dtype) -> np.dtype:
 
 
 def _lengths(path: str, key: str, element: Any) -> dict[str, int]:
-    """Lengths of the three arrays of a sparse matrix."""
     parts = {"data": "biuf", "indices": "iu", "indptr": "iu"}
     for part in parts:
         if part not in element:

@@ -25,13 +25,7 @@ from scatlas.io.files.anndata_checks import (
 from scatlas.io.files.anndata_file import Store, keep_open, load_filters
 from scatlas.io.files.read_errors import reading
 from scatlas.io.matrices.csr_row_block import RowBlock, row_blocks
-from scatlas.io.matrices.layout import (
-    StoredMatrix,
-    cells,
-    in_memory,
-    read_element,
-    read_range,
-)
+from scatlas.io.matrices.layout import StoredMatrix, cells, in_memory, read_element, read_range
 from scatlas.io.tables.table import Table
 
 if TYPE_CHECKING:
@@ -230,7 +224,6 @@ def _matrix(
     *,
     compact: bool = False,
 ) -> da.Array:
-    """Dask array of an X-like element."""
     matrix = StoredMatrix.find(store.path, root, key, shape)
     if matrix.format == "dense":
         return _dense(store, matrix, budget, largest)

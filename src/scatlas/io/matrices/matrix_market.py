@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from scatlas.errors import InputError
 from scatlas.io.files.anndata_checks import check_not_empty
 from scatlas.io.files.read_errors import REMEDY, reading
-from scatlas.io.tables.text_lists import open_text
+from scatlas.io.tables.cell_ranger import open_text
 from scatlas.io.zarr_writer.elements import create_group
 from scatlas.io.zarr_writer.raw_array import RawArray
 from scatlas.kernels.build.numba_cache import njit
@@ -159,10 +159,7 @@ def _entries(path: Path, header: _Header, stream: io.BufferedReader) -> Iterator
         n_values += len(rows)
         if n_values > header.n_values:
             break
-        for name, of, n in (
-            ("row", rows, header.n_rows),
-            ("column", columns, header.n_columns),
-        ):
+        for name, of, n in (("row", rows, header.n_rows), ("column", columns, header.n_columns)):
             low, high = int(of.min()), int(of.max())
             if low < 1 or high > n:
                 wrong = low if low < 1 else high

@@ -71,7 +71,7 @@ class ParquetSource(CountsSource):
     @cached_property
     def shape(self) -> tuple[int, int]:
         """Cells, genes."""
-        return sum(_n_taken(*part) for part in self._rows), len(self._var)
+        return sum(group.n_taken(taken) for group, taken in self._rows), len(self._var)
 
     @cached_property
     def matrix(self) -> StoredMatrix:
@@ -102,7 +102,7 @@ class ParquetSource(CountsSource):
 
     def path_of(self, row: int) -> str:
         """File and row group of a cell, for messages."""
-        ends = np.cumsum([_n_taken(*part) for part in self._rows])
+        ends = np.cumsum([group.n_taken(taken) for group, taken in self._rows])
         return self._where(self._rows[int(np.searchsorted(ends, row, "right"))][0])
 
     def elements(self) -> dict[str, str | InputError]:
@@ -138,10 +138,8 @@ class ParquetSource(CountsSource):
 
     def is_ordered(self, by: str, n_plates: int) -> bool:
         """Whether each plate can be read on its own: few row groups hold several plates."""
-        _, groups = (
-            self._columns,
-            self._files.footers(by),
-        )  # wrong names are refused now, not in jobs
+        _ = self._columns  # wrong names are refused now, not in jobs
+        groups = self._files.footers(by)
         return sum(group.is_mixed for group in groups) <= max(n_plates, len(groups) // 10)
 
     def check_unchanged(self) -> None:
@@ -166,7 +164,7 @@ class ParquetSource(CountsSource):
                 size = 0
             parts[-1].append(i)
             size += group.n_values
-        n_rows = [_n_taken(*part) for part in self._rows]
+        n_rows = [group.n_taken(taken) for group, taken in self._rows]
         ends = np.cumsum([sum(n_rows[i] for i in part) for part in parts]).tolist()
         cut = list(zip([0, *ends[:-1]], ends, strict=True)) or [(0, 0)]
 
@@ -178,12 +176,12 @@ class ParquetSource(CountsSource):
     def _read(self, part: list[int]) -> sp.csr_matrix:
         """Row groups as one block."""
         rows = [self._rows[i] for i in part]
-        sizes = (sum(_n_taken(*own) for own in rows), sum(group.n_values for group, _ in rows))
+        n_cells = sum(group.n_taken(taken) for group, taken in rows)
+        n_values = sum(group.n_values for group, _ in rows)
         n_genes = self.shape[1]
         marker = Marker(int(entry[0]), entry[1]) if (entry := self._columns.marker) else None
-        block = RaggedToCsr(
-            *(*sizes, self._gene_of_token, n_genes), marker=marker, dtype=self._width
-        )
+        tokens = self._gene_of_token, n_genes
+        block = RaggedToCsr(n_cells, n_values, *tokens, marker=marker, dtype=self._width)
         for group, taken in rows:
             if unknown := block.append(self._lists(group, taken)):
                 row, token = unknown
@@ -231,10 +229,6 @@ class ParquetSource(CountsSource):
         return Lists(
             tokens.astype(np.int64, copy=False), values.astype(kind, copy=False), offsets[0]
         )
-
-
-def _n_taken(group: RowGroup, taken: np.ndarray | None) -> int:
-    return group.n_rows if taken is None else int(taken.sum())
 
 
 def _rows_of(

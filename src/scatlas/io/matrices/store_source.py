@@ -32,7 +32,7 @@ from scatlas.io.matrices.layout import (
 )
 from scatlas.io.matrices.matrix_market import convert_matrix_market, first_cells, first_values
 from scatlas.io.matrices.source import COUNTS, EXPECTED, CountsSource, Wanted
-from scatlas.io.tables.cell_ranger import cell_ranger_matrices, open_cell_ranger
+from scatlas.io.tables.cell_ranger import cell_ranger_matrices, open_cell_ranger, write_text_tables
 from scatlas.io.tables.converted_tables import (
     Tables,
     is_legacy,
@@ -43,7 +43,6 @@ from scatlas.io.tables.converted_tables import (
 )
 from scatlas.io.tables.genes import genes_alone
 from scatlas.io.tables.table import Table
-from scatlas.io.tables.text_lists import write_text_tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -117,7 +117,10 @@ def _take_csr(path: Path, x: StoredGroup, rows: np.ndarray, piece: int) -> spars
         out = slice(filled, filled + n_wanted)
         wanted: slice | np.ndarray = slice(None)
         if n_wanted < span.stop - span.start:
-            wanted = _positions(begin - span.start, end - begin)
+            # Positions in ranges that do not overlap, which ascend.
+            lengths = end - begin
+            before = np.cumsum(lengths) - lengths
+            wanted = np.repeat(begin - span.start - before, lengths) + np.arange(n_wanted)
         for values, array in zip((data, indices), stored, strict=True):
             values[out] = array[span][wanted]
         return int(np.count_nonzero(ends[first:last] <= hi))
@@ -130,9 +133,7 @@ def _take_csr(path: Path, x: StoredGroup, rows: np.ndarray, piece: int) -> spars
 
 
 def _in_spans(take: Callable[[slice], int], n: int, chunk: int, most: int) -> Generator[int]:
-    """Call `take` with ranges of whole chunks, in threads; those at work have `most` values, or a
-    chunk.
-    """
+    """Call `take` with ranges of whole chunks, in threads that hold `most` values, or a chunk."""
     n_chunks = max(1, most // chunk)
     workers = min(n_cores(), n_chunks)
     step = n_chunks // workers * chunk
@@ -152,12 +153,6 @@ def _offsets(indptr: StoredArray, rows: np.ndarray) -> tuple[np.ndarray, np.ndar
         for (out, wanted), (first, last) in zip(parts, cuts, strict=True):
             out[first:last] = offsets[wanted[first:last] - lo]
     return starts, ends
-
-
-def _positions(begin: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Positions in ranges that do not overlap, which ascend."""
-    filled = np.cumsum(lengths) - lengths
-    return np.repeat(begin - filled, lengths) + np.arange(lengths.sum())
 
 
 def _take_dense(array: StoredArray | RowArray, rows: np.ndarray, piece: int) -> np.ndarray:

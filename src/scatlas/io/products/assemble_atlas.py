@@ -12,20 +12,19 @@ from anndata.io import read_elem
 
 from scatlas._util.operating_system import link_or_copy
 from scatlas.errors import InputError
-from scatlas.io.files.atomic import atomic_path
+from scatlas.io.files.atomic import atomic_path, work_folder
 from scatlas.io.files.local_zarr import open_with_zarr_python
 from scatlas.io.products.concat_plates import concat_on_disk
 from scatlas.io.tables.column_writer import write_frame
 from scatlas.io.zarr_writer.elements import (
-    ANNDATA,
-    ARRAY,
     DICT,
-    consolidate,
+    coordinates,
     create_group,
+    finish_store,
     open_group_to_write,
     write_elem,
 )
-from scatlas.io.zarr_writer.sharded_array import PROJECTED_CODEC, ShardedArray, encoding_pool
+from scatlas.io.zarr_writer.sharded_array import encoding_pool
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -113,10 +112,6 @@ def assemble(
         place(pca, partial, _OF_COMPONENTS)
         for name, store in (obsm or {}).items():
             place(Path(store), partial, {name: f"obsm/{name}"})
-        create_group(partial, ANNDATA)
-        root = open_group_to_write(partial)
-        for name in ("obsm", "varm"):
-            create_group(partial / name, DICT)
         write_frame(partial / "var", facts)
         create_group(partial / "uns", DICT)
         create_group(partial / "uns/pca", DICT)
@@ -125,14 +120,11 @@ def assemble(
         notes = open_group_to_write(partial / "uns")  # anndata 0.13 refuses a path as a key
         for name, elem in (uns or {}).items():
             write_elem(notes, name, elem)
-        for name in ("layers", "obsp", "varp"):
-            write_elem(root, name, {})
-        consolidate(partial)
+        finish_store(partial)
     return {"n_cells": n_cells, "n_genes": len(facts), "n_comps": found["PCs"].shape[1]}
 
 
 def _place_map(cell_map: Path, atlas: Path) -> None:
-    """Put the map of all cells into an atlas that has an obs."""
     attributes = dict(open_with_zarr_python(atlas / "obs").attrs)
     names = [path.name for path in sorted((cell_map / "obs").iterdir()) if path.is_dir()]
     for name in names:
@@ -206,17 +198,9 @@ def extend(
     """
     atlas, out = Path(atlas), Path(out)
     stores = {_ATLAS: atlas, **{name: Path(path) for name, path in plates.items()}}
-    work = out.with_name(f".{out.name}.work")
-    # A fixed name, so that the next run removes the files of a killed one.
-    shutil.rmtree(work, ignore_errors=True)
-    try:
+    with work_folder(out) as work:
         facts = concat_on_disk(
-            stores,
-            work,
-            label=None,
-            join="outer",
-            keep_names=_ATLAS,
-            block_budget=block_budget,
+            stores, work, label=None, join="outer", keep_names=_ATLAS, block_budget=block_budget
         )
         with atomic_path(out) as partial:
             place(work, partial, {"X": "X", "obs": "obs"})
@@ -227,15 +211,9 @@ def extend(
             for name in _COORDINATES:
                 _join_coordinates([*stores.values()], name, partial / "obsm" / name)
             _note_coordinates_left_out(atlas)
-            create_group(partial, ANNDATA)
-            for name in ("obsm", "uns"):
-                create_group(partial / name, DICT)
+            create_group(partial / "uns", DICT)
             write_elem(open_group_to_write(partial / "uns"), _RECORD, dict(record))
-            for name in ("layers", "obsp", "varp"):
-                write_elem(open_group_to_write(partial), name, {})
-            consolidate(partial)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+            finish_store(partial)
     return {
         "n_cells": facts["n_cells"],
         "n_cells_of_atlas": facts["plates"][_ATLAS]["n_cells"],
@@ -248,14 +226,7 @@ def _join_coordinates(stores: Sequence[Path], name: str, folder: Path) -> None:
     parts = [open_with_zarr_python(store)[f"obsm/{name}"] for store in stores]
     with (
         encoding_pool() as pool,
-        ShardedArray(
-            folder,
-            parts[0].dtype,
-            pool,
-            compression=PROJECTED_CODEC,
-            row_shape=parts[0].shape[1:],
-            attributes=ARRAY,
-        ) as joined,
+        coordinates(folder, parts[0].shape[1], pool, parts[0].dtype) as joined,
     ):
         for part in parts:
             for lo in range(0, part.shape[0], _ROWS_AT_ONCE):

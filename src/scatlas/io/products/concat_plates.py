@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -35,7 +34,7 @@ from scatlas.io.zarr_writer.node_metadata import is_storable
 from scatlas.io.zarr_writer.sharded_array import CHUNK_VALUES, encoding_pool, values_per_piece
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     import pandas as pd
 
@@ -157,48 +156,26 @@ def concat_on_disk(
     }
 
 
-@dataclass(frozen=True)
 class _Plate:
-    """One plate's store, open for reading."""
-
-    name: str
-    path: Path
-
-    def __post_init__(self) -> None:
-        encoding = self.root["X"].attrs.get("encoding-type")
+    def __init__(self, name: str, path: Path) -> None:
+        self.name, self.path = name, path
+        with reading(str(path), STRUCTURE):
+            self.root: StoredGroup = open_store(path)
+        x = self.root["X"].attrs
+        encoding = x.get("encoding-type")
         if encoding != "csr_matrix":
-            msg = f"{self.path}: X of plate {self.name} is stored as {encoding!r}, not as CSR"
+            msg = f"{path}: X of plate {name} is stored as {encoding!r}, not as CSR"
             raise InputError(msg)
-
-    @cached_property
-    def root(self) -> StoredGroup:
-        with reading(str(self.path), STRUCTURE):
-            return open_store(self.path)
-
-    @cached_property
-    def shape(self) -> tuple[int, int]:
-        n_cells, n_genes = self.root["X"].attrs["shape"]
-        return n_cells, n_genes
-
-    @cached_property
-    def data(self) -> StoredArray:
-        return self.root["X/data"]
-
-    @property
-    def n_values(self) -> int:
-        return self.data.shape[0]
+        n_cells, n_genes = x["shape"]
+        self.shape = n_cells, n_genes
+        self.data: StoredArray = self.root["X/data"]
+        self.n_values = self.data.shape[0]
+        self.obs_columns = list(self.root["obs"].attrs["column-order"])
+        self.index_name = self.root["obs"].attrs["_index"]
 
     @cached_property
     def var(self) -> pd.DataFrame:
         return Table.open(self.path, self.root, "var").read()
-
-    @cached_property
-    def obs_columns(self) -> list[str]:
-        return list(self.root["obs"].attrs["column-order"])
-
-    @cached_property
-    def index_name(self) -> str:
-        return self.root["obs"].attrs["_index"]
 
     def column(self, name: str) -> Column:
         return Column.open(self.path, self.root["obs"], name)
@@ -243,14 +220,12 @@ class _Plate:
                 for data, indices in pieces:
                     writer.append_checked(data, indices)
             indptr = self.root["X/indptr"]
-            for lo, hi in _row_ranges(self.shape[0]):
-                writer.append_rows(np.diff(indptr[lo : hi + 1]))
+            for lo in range(0, self.shape[0], CHUNK_VALUES):
+                writer.append_rows(np.diff(indptr[lo : lo + CHUNK_VALUES + 1]))
 
 
 class _Obs:
-    """The merged obs table; its errors are found before the counts are copied, which may take
-    hours.
-    """
+    """The merged obs table; its errors are found before counts are copied, which may take hours."""
 
     def __init__(
         self, plates: list[_Plate], constants: _Constants, *, join: str, keep_names: str | None
@@ -336,7 +311,7 @@ class _Obs:
         else:
             codes = np.broadcast_to(np.int8(-1), n)
             stored = Stored("categorical", codes.dtype, n, codes, 1, categories=like.categories)
-        return Column(str(plate.path), f"obs/{name}", stored)
+        return Column(str(plate.path), f"obs/{name}", *stored)
 
     def _label(self, plate: _Plate, name: str) -> Column:
         """The plate's label as a column; without a label, the plate's own column or gaps."""
@@ -346,7 +321,7 @@ class _Obs:
         codes = np.broadcast_to(np.int8(0 if value else -1), plate.shape[0])
         categories = np.array([value] if value else [], object)
         stored = Stored("categorical", codes.dtype, codes.size, codes, 1, categories=categories)
-        return Column(str(plate.path), f"obs/{name}", stored)
+        return Column(str(plate.path), f"obs/{name}", *stored)
 
     def _note_names(self) -> None:
         if not self.n_renamed:
@@ -382,7 +357,6 @@ class _Obs:
 
 
 def _holds_only(column: Column, text: str) -> bool:
-    """Whether all rows hold this text."""
     if column.kind != "categorical":
         return all((column.text(lo, hi) == text).all() for lo, hi in column.spans())
     # The last entry is for code -1, a gap.
@@ -409,10 +383,6 @@ def _constants(
             raise InputError(msg)
         constants[name] = {plate.name: labels[plate.name][name] for plate in plates}
     return constants
-
-
-def _row_ranges(n_rows: int) -> Iterator[tuple[int, int]]:
-    return ((lo, min(lo + CHUNK_VALUES, n_rows)) for lo in range(0, n_rows, CHUNK_VALUES))
 
 
 def _common_var(plates: list[_Plate], *, fills_gaps: bool) -> pd.DataFrame:

@@ -1,6 +1,4 @@
-"""Stores of cells' coordinates: ``pca.zarr``, ``harmony.zarr``, and ``map.zarr`` with their
-clusters.
-"""
+"""Stores of cells' coordinates: ``pca.zarr``, ``harmony.zarr``, ``map.zarr`` with the clusters."""
 
 from __future__ import annotations
 
@@ -19,12 +17,13 @@ from scatlas.io.zarr_writer.elements import (
     DICT,
     STRING_ARRAY,
     consolidate,
+    coordinates,
     create_group,
     open_group_to_write,
     write_elem,
     write_params,
 )
-from scatlas.io.zarr_writer.sharded_array import PROJECTED_CODEC, ShardedArray, encoding_pool
+from scatlas.io.zarr_writer.sharded_array import ShardedArray, encoding_pool
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -80,15 +79,7 @@ def write_pca(
         msg = f"{len(genes)} gene names for loadings of {n_genes} genes"
         raise ValueError(msg)
     with atomic_path(path) as partial, encoding_pool() as pool:
-        cells = ShardedArray(
-            partial / "X_pca",
-            np.float32,
-            pool,
-            compression=PROJECTED_CODEC,
-            row_shape=(n_comps,),
-            attributes=ARRAY,
-        )
-        with cells:
+        with coordinates(partial / "X_pca", n_comps, pool) as cells:
             for block in x_pca:
                 cells.append(block, copy=False)
             if cells.n_rows != n_cells:
@@ -123,15 +114,7 @@ def write_embedding(path: Path | str, name: str, x: np.ndarray) -> None:
         float32 [cells, dimensions].
     """
     with atomic_path(path) as partial, encoding_pool() as pool:
-        cells = ShardedArray(
-            partial / name,
-            np.float32,
-            pool,
-            compression=PROJECTED_CODEC,
-            row_shape=x.shape[1:],
-            attributes=ARRAY,
-        )
-        with cells:
+        with coordinates(partial / name, x.shape[1], pool) as cells:
             cells.append(x, copy=False)
         create_group(partial, DICT)
         consolidate(partial)
@@ -182,14 +165,7 @@ def write_map(
             create_group(partial / name, DICT)
         with ExitStack() as stack:
             cells = stack.enter_context(
-                ShardedArray(
-                    partial / "obsm/X_umap",
-                    np.float32,
-                    pool,
-                    compression=PROJECTED_CODEC,
-                    row_shape=first[0].shape[1:],
-                    attributes=ARRAY,
-                )
+                coordinates(partial / "obsm/X_umap", first[0].shape[1], pool)
             )
             columns = {
                 name: stack.enter_context(ColumnWriter(partial / "obs" / name, target, pool))

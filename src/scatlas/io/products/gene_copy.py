@@ -1,11 +1,8 @@
-"""The gene-major copy of an atlas beside it, in which a gene's values lie together: writer and
-reader.
-"""
+"""The gene-major copy of an atlas beside it, in which a gene's values lie together."""
 
 from __future__ import annotations
 
 import os
-import shutil
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -20,7 +17,7 @@ from scatlas.compute.progress import progress_meter
 from scatlas.compute.threads import n_threads
 from scatlas.errors import InputError
 from scatlas.io.files.anndata_file import Store
-from scatlas.io.files.atomic import atomic_path
+from scatlas.io.files.atomic import atomic_path, work_folder
 from scatlas.io.files.checksums import checksum
 from scatlas.io.files.listing import filesystem
 from scatlas.io.files.local_zarr import WRITER_ATTRIBUTE, open_store
@@ -28,15 +25,7 @@ from scatlas.io.files.read_errors import reading
 from scatlas.io.matrices.csr_writer import index_dtype
 from scatlas.io.matrices.lazy import read_matrix
 from scatlas.io.products.assemble_atlas import place
-from scatlas.io.zarr_writer.elements import (
-    ANNDATA,
-    CSC,
-    CSR,
-    DICT,
-    MAPPINGS,
-    consolidate,
-    create_group,
-)
+from scatlas.io.zarr_writer.elements import CSC, CSR, create_group, finish_store
 from scatlas.io.zarr_writer.sharded_array import (
     COUNTS_CODEC,
     DENSE_CODEC,
@@ -100,10 +89,7 @@ def write_gene_copy(
         raise InputError(msg)
     source = checksum(store / "X")
     matrix, _ = read_matrix(store, compact=True, block_budget=block_budget)
-    work = out.with_name(f".{out.name}.work")
-    # A fixed name, so that the next run removes the file of a killed one.
-    shutil.rmtree(work, ignore_errors=True)
-    try:
+    with work_folder(out) as work:
         work.mkdir(parents=True)
         segments = _Segments.write(work, matrix)
         with atomic_path(out) as partial:
@@ -111,12 +97,7 @@ def write_gene_copy(
             attributes = {**CSC, "shape": list(matrix.shape), SOURCE_CHECKSUM: source}
             create_group(partial / "X", attributes)
             place(store, partial, {"obs": "obs", "var": "var"})
-            create_group(partial, ANNDATA)
-            for name in MAPPINGS:
-                create_group(partial / name, DICT)
-            consolidate(partial)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+            finish_store(partial)
     n_cells, n_genes = matrix.shape
     return {"n_cells": n_cells, "n_genes": n_genes, "n_values": segments.n_values}
 
@@ -187,9 +168,7 @@ class _Segments:
         return int(self.counts.sum())
 
     def ranges(self, limit: int) -> Iterator[_Range]:
-        """Divide the values, gene after gene, into ranges of at most ``limit``; one block of a gene
-        stays whole.
-        """
+        """Divide the values, gene after gene, by ``limit``; one block of a gene stays whole."""
         totals = self.counts.sum(axis=0)
         n_blocks = len(self.counts)
         first = held = 0

@@ -1,10 +1,7 @@
-"""Sums by group: of log-normalised values of a plate, and of counts of several plates; both as
-h5ad.
-"""
+"""Sums by group as h5ad: of log-normalised values of a plate, and of counts of several plates."""
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,7 +15,7 @@ from scipy import sparse
 
 from scatlas import blocks
 from scatlas._util.gene_lists import among_genes, common_genes
-from scatlas.io.files.atomic import atomic_path
+from scatlas.io.files.atomic import atomic_path, work_folder
 from scatlas.io.files.hdf5_elements import create_hdf5, write_element, write_h5ad
 from scatlas.io.files.read_errors import reading
 from scatlas.io.matrices.csr_writer import CsrWriter, index_dtype
@@ -74,10 +71,7 @@ def merge_sums(
         As :func:`scatlas.io.concat_on_disk`.
     """
     out = Path(out)
-    work = out.with_name(f".{out.name}.work")
-    # A fixed name, so that the next run removes the files of a killed one.
-    shutil.rmtree(work, ignore_errors=True)
-    try:
+    with work_folder(out) as work:
         if genes != "same":
             stores = _with_common_genes(stores, work, genes, block_budget)
         merged = work / "merged.zarr"
@@ -86,8 +80,6 @@ def merge_sums(
         )
         with atomic_path(out) as path:
             _to_h5ad(merged, path, index_dtype(facts["n_values"]), block_budget)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
     return {
         "n_groups": facts["n_cells"],
         "n_genes": facts["n_genes"],

@@ -19,8 +19,12 @@ from scatlas.io.files.checksums import values_digest
 from scatlas.io.files.read_errors import REMEDY
 from scatlas.io.matrices.counts_source import gene_names, open_counts
 from scatlas.io.matrices.csr_writer import CsrWriter, in_place
-from scatlas.io.products.load_statistics import HOW_TO_ROUND, LoadStatistics, RoundedValues
-from scatlas.io.products.moments_store import PlateMoments
+from scatlas.io.products.load_statistics import (
+    HOW_TO_ROUND,
+    LoadStatistics,
+    PlateMoments,
+    RoundedValues,
+)
 from scatlas.io.tables.genes import mitochondrial_genes, why_bound_cannot_act
 from scatlas.io.tables.table import GENE_METRICS, METRICS
 from scatlas.kernels import COUNT_DTYPES
@@ -34,7 +38,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from scatlas.io.matrices.source import CountsSource, Sample
-    from scatlas.io.products.moments_store import KeptCells
+    from scatlas.io.products.load_statistics import KeptCells
     from scatlas.io.tables.table import Table
 
 logger = logging.getLogger(__name__)
@@ -125,10 +129,10 @@ def load_plate(
         nothing here, but a plate without mitochondrial genes, where it could not act, is refused.
     kept_cells
         Called as `check_obs`; returns which cells of a block a later step will keep
-        (:data:`scatlas.io.products.moments_store.KeptCells`).
+        (:data:`scatlas.io.products.load_statistics.KeptCells`).
     moments
         File to write, with the moments per gene of these cells
-        (:func:`scatlas.io.products.moments_store.write_moments`). Only with `kept_cells`.
+        (:func:`scatlas.io.products.load_statistics.write_moments`). Only with `kept_cells`.
     block_budget
         Memory for the blocks in flight, as ``"256MB"``.
 
@@ -220,7 +224,6 @@ def load_plate(
 
 
 def _check_unique(path: str, names: pd.Index) -> None:
-    """Refuse genes that are named twice."""
     if not names.is_unique:
         second = int(np.flatnonzero(names.duplicated())[0])
         first = int(np.flatnonzero(names == names[second])[0])
@@ -232,7 +235,6 @@ def _check_unique(path: str, names: pd.Index) -> None:
 
 
 def _check_same_genes(path: str, names: pd.Index, reference: Path | str, counts_in: str) -> None:
-    """Refuse genes that differ from the reference plate's."""
     try:
         wanted = gene_names(reference, counts_in)
     except InputError as error:
@@ -252,11 +254,7 @@ def _check_same_genes(path: str, names: pd.Index, reference: Path | str, counts_
 
 
 def _mitochondrial(
-    var: Table,
-    prefix: str | None,
-    column: str | None,
-    bound: str | None,
-    notices: _Notices,
+    var: Table, prefix: str | None, column: str | None, bound: str | None, notices: _Notices
 ) -> np.ndarray:
     """Mask of the mitochondrial genes, bool [genes]."""
     if not prefix:
@@ -300,11 +298,7 @@ def _checked_blocks(
 
 
 def _sentence(
-    counts: CountsSource,
-    problem: Problem,
-    first: int,
-    cells: Table,
-    genes: pd.Index,
+    counts: CountsSource, problem: Problem, first: int, cells: Table, genes: pd.Index
 ) -> str:
     """Say which cell and gene hold what is no count, and what to do."""
     row = first + problem.row
@@ -347,7 +341,6 @@ def _elsewhere(counts: CountsSource, kind: str) -> str:
 def _note_replaced(
     name: str, columns: Container[str], metrics: Iterable[str], notices: _Notices
 ) -> None:
-    """Tell which columns of a table the metrics replace."""
     replaced = [metric for metric in metrics if metric in columns]
     if replaced:
         notices.add(f"{name} had columns {', '.join(replaced)}: replaced by new values")

@@ -95,7 +95,6 @@ _Record = tuple[int, str]
 
 
 def _files(path: Path, name: str) -> dict[str, _Record]:
-    """Files of a result by their path in the folder of the results."""
     return {
         f"{name}/{file}" if file else name: ((path / file).stat().st_size, digest)
         for file, digest in file_digests(path).items()
@@ -215,7 +214,6 @@ def _tag(info: Mapping[str, Any]) -> str:
 
 
 def _read_journal(journal: Path, address: str) -> dict[tuple[str, int, str], str]:
-    """Uploads of interrupted calls."""
     if not journal.exists():
         return {}
     known = {}

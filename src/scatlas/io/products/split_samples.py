@@ -17,7 +17,7 @@ from scatlas.io.files.atomic import atomic_path
 from scatlas.io.files.cell_files import BY_TYPE, ListColumns
 from scatlas.io.matrices.counts_source import find_source, open_counts
 from scatlas.io.matrices.layout import check_indices
-from scatlas.io.zarr_writer.elements import ANNDATA, CSR, DICT, MAPPINGS, consolidate, create_group
+from scatlas.io.zarr_writer.elements import CSR, create_group, finish_store
 from scatlas.io.zarr_writer.raw_array import RawArray
 from scatlas.kernels import gene_dtype
 
@@ -145,7 +145,8 @@ def split_matrix(
     n_cells = np.bincount(codes, minlength=len(folders)).tolist()
     for folder, own, n in zip(folders, arrays, n_cells, strict=True):
         own.close()
-        _finish(folder, n, counts.shape[1])
+        create_group(folder / "X", {**CSR, "shape": [n, counts.shape[1]]})
+        finish_store(folder)
     return sum(own.n_values for own in arrays)
 
 
@@ -225,12 +226,3 @@ def _pieces(block: sp.csr_matrix, codes: np.ndarray) -> Iterator[_Piece]:
     for sample, first, stop in zip(samples, firsts, [*firsts[1:], len(codes)], strict=True):
         values = slice(indptr[first], indptr[stop])
         yield _Piece(int(sample), data[values], indices[values], lengths[first:stop])
-
-
-def _finish(folder: Path, n_cells: int, n_genes: int) -> None:
-    """Write the groups of a store and its consolidated metadata."""
-    create_group(folder, ANNDATA)
-    create_group(folder / "X", {**CSR, "shape": [n_cells, n_genes]})
-    for name in MAPPINGS:
-        create_group(folder / name, DICT)
-    consolidate(folder)

@@ -72,7 +72,6 @@ class UniqueNames:
 
     @property
     def n_changed(self) -> int:
-        """Number of cells whose name got a suffix."""
         return int(np.count_nonzero(self._changed))
 
     @property
@@ -81,7 +80,6 @@ class UniqueNames:
         return self._numbers.size
 
     def read(self, plate: str, lo: int, hi: int) -> EncodedText:
-        """Names of rows ``lo`` to ``hi`` of a plate."""
         encoded = self._columns[plate].encoded_text(lo, hi)
         start = int(self._starts[list(self._columns).index(plate)])
         changed = self._changed[start + lo : start + hi]
@@ -180,16 +178,13 @@ class NumberedNames:
 
     @property
     def is_known(self) -> bool:
-        """Whether duplicates have been searched."""
         return self._found is not None
 
     @property
     def n_changed(self) -> int:
-        """Number of rows whose name got a number."""
         return self._numbered()[0].size
 
     def read(self, lo: int, hi: int) -> EncodedText:
-        """Names of rows ``lo`` to ``hi``."""
         return _append_numbers(self._names(lo, hi), lo, *self._numbered())
 
     def stored(self) -> Iterator[EncodedText]:

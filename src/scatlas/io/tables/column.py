@@ -4,7 +4,7 @@ the table of an atlas does not fit where its blocks do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,14 @@ from scatlas.io.chunks.encoded_text import EncodedText
 from scatlas.io.files.anndata_checks import attribute
 from scatlas.io.files.local_zarr import LocalArray
 from scatlas.io.files.read_errors import REMEDY, reading
-from scatlas.io.tables.encodings import InHDF5, Stored, as_text, element_of, read_column
+from scatlas.io.tables.encodings import (
+    NO_CATEGORIES,
+    InHDF5,
+    Stored,
+    as_text,
+    element_of,
+    read_column,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -45,7 +52,14 @@ class Column:
 
     path: str
     element: str
-    _stored: Stored
+    kind: Kind  # text may have gaps, too
+    dtype: np.dtype  # of the numbers or of the codes of categories; ``object`` for text
+    n_rows: int
+    _values: Any
+    _chunk: int
+    _mask: Any = None
+    categories: np.ndarray = field(default_factory=lambda: NO_CATEGORIES)
+    ordered: bool = False
 
     @classmethod
     def open(cls, path: Path | str, table: StoredGroup, name: str) -> Column:
@@ -66,32 +80,7 @@ class Column:
         element = element_of(table, name)
         with reading(str(path), element):
             stored = Stored.find(table, name)
-        return None if stored is None else cls(str(path), element, stored)
-
-    @property
-    def kind(self) -> Kind:
-        """Numbers (and bool), text, categories, or numbers with gaps. Text may have gaps too."""
-        return self._stored.kind
-
-    @property
-    def dtype(self) -> np.dtype:
-        """Dtype of the numbers or of the codes of categories; ``object`` for text."""
-        return self._stored.dtype
-
-    @property
-    def n_rows(self) -> int:
-        """Number of rows of the table."""
-        return self._stored.n_rows
-
-    @property
-    def categories(self) -> np.ndarray:
-        """Categories in order; empty unless the column is categorical."""
-        return self._stored.categories
-
-    @property
-    def ordered(self) -> bool:
-        """Whether the categories are in order of size."""
-        return self._stored.ordered
+        return None if stored is None else cls(str(path), element, *stored)
 
     @property
     def is_text(self) -> bool:
@@ -102,7 +91,7 @@ class Column:
     def values(self, lo: int, hi: int) -> np.ndarray:
         """Rows ``lo`` to ``hi``: numbers, text as ``object``, codes of categories (-1: a gap)."""
         with reading(self.path, self.element):
-            values = np.asarray(self._stored.values[lo:hi]).astype(self.dtype, copy=False)
+            values = np.asarray(self._values[lo:hi]).astype(self.dtype, copy=False)
             if self.kind == "categorical" and values.size:
                 low, high = int(values.min()), int(values.max())
                 if low == _R_MISSING:
@@ -116,9 +105,9 @@ class Column:
 
     def gaps(self, lo: int, hi: int) -> np.ndarray:
         """Mask of the rows without a value; NaN is a gap, too."""
-        if self._stored.mask is not None:
+        if self._mask is not None:
             with reading(self.path, self.element):
-                return np.asarray(self._stored.mask[lo:hi])
+                return np.asarray(self._mask[lo:hi])
         if self.kind == "categorical":
             return self.values(lo, hi) < 0
         if self.dtype.kind == "f":
@@ -140,17 +129,16 @@ class Column:
     def encoded_text(self, lo: int, hi: int) -> EncodedText:
         """As :meth:`text`, without Python strings where the file allows that."""
         texts = None
-        has_encoded = isinstance(self._stored.values, LocalArray | InHDF5)
+        has_encoded = isinstance(self._values, LocalArray | InHDF5)
         if has_encoded and self.is_whole_text(lo, hi):
             with reading(self.path, self.element):
-                texts = self._stored.values.encoded_text(lo, hi)
+                texts = self._values.encoded_text(lo, hi)
         return EncodedText.encode(self.text(lo, hi)) if texts is None else texts
 
     def check(self) -> None:
-        """Decode everything once."""
         for lo, hi in self.spans(wide=True):
             self.values(lo, hi)
-            if self._stored.mask is not None:
+            if self._mask is not None:
                 self.gaps(lo, hi)
 
     def spans(self, *, wide: bool = False) -> Iterator[tuple[int, int]]:
@@ -158,13 +146,13 @@ class Column:
         for what makes no text of the rows.
         """
         rows = ROWS if self.kind == "text" or not wide else ROWS * _NUMBERS
-        step = max(1, rows // self._stored.chunk) * self._stored.chunk
+        step = max(1, rows // self._chunk) * self._chunk
         return ((lo, min(lo + step, self.n_rows)) for lo in range(0, self.n_rows, step))
 
     @property
     def is_plain_text(self) -> bool:
         """Whether the column is text without a mask for gaps."""
-        return self.kind == "text" and self._stored.mask is None
+        return self.kind == "text" and self._mask is None
 
     def is_whole_text(self, lo: int, hi: int) -> bool:
         """Whether the column is text without a gap in rows ``lo`` to ``hi``."""
@@ -173,7 +161,7 @@ class Column:
     @property
     def has_gaps(self) -> bool:
         """Whether a row has no value; reads the column."""
-        if self.kind in {"number", "text"} and self._stored.mask is None and self.dtype.kind != "f":
+        if self.kind in {"number", "text"} and self._mask is None and self.dtype.kind != "f":
             return False
         return any(self.gaps(lo, hi).any() for lo, hi in self.spans(wide=True))
 
@@ -196,19 +184,19 @@ class Column:
         values, gaps = [np.empty(0, self.dtype)], [np.empty(0, bool)]
         for lo, hi, picked in pieces(self.spans(wide=True), rows):
             values.append(self.values(lo, hi)[picked])
-            if self._stored.mask is not None:
+            if self._mask is not None:
                 gaps.append(self.gaps(lo, hi)[picked])
         return self._as_pandas(np.concatenate(values), np.concatenate(gaps))
 
     def array(self, lo: int, hi: int) -> Any:
         """Rows ``lo`` to ``hi``, as `take` returns them."""
-        gaps = np.empty(0, bool) if self._stored.mask is None else self.gaps(lo, hi)
+        gaps = np.empty(0, bool) if self._mask is None else self.gaps(lo, hi)
         return self._as_pandas(self.values(lo, hi), gaps)
 
     def _as_pandas(self, values: np.ndarray, gaps: np.ndarray) -> Any:
         if self.kind == "categorical":
             return pd.Categorical.from_codes(values, self.categories, ordered=self.ordered)
-        if self._stored.mask is None:
+        if self._mask is None:
             return values
         if self.kind == "nullable":
             masked = pd.arrays.BooleanArray if self.dtype == bool else pd.arrays.IntegerArray
@@ -251,7 +239,6 @@ class InMemoryColumn:
     is_text: bool = False
 
     def spans(self) -> Iterator[tuple[int, int]]:
-        """All rows at once."""
         return iter([(0, self.n_rows)] if self.n_rows else [])
 
     def series(self) -> pd.Series:
@@ -267,7 +254,6 @@ class InMemoryColumn:
         return None if as_text(series) is None else series.dtype
 
     def take(self) -> Any:
-        """All rows, as `Column.take` returns them."""
         return self.series().array
 
 

@@ -55,7 +55,6 @@ def convert_tables(stack: ExitStack, tables: Mapping[str, pd.DataFrame]) -> Any:
 
 
 def is_legacy(root: Any) -> bool:
-    """Whether an opened file is of anndata before 0.7."""
     return is_group(root) and all(
         name in root and not is_group(root[name]) and root[name].dtype.names
         for name in ("obs", "var")
@@ -109,7 +108,6 @@ _CELLS = (
 
 
 def is_loom(root: Any) -> bool:
-    """Whether an opened file has the layout of Loom."""
     return isinstance(root, h5py.File) and {"matrix", "row_attrs", "col_attrs"} <= set(root)
 
 
@@ -140,7 +138,6 @@ def loom_key(counts: str) -> str:
 
 
 def _shape(path: str, root: h5py.File, key: str) -> tuple[int, int]:
-    """Genes and cells of a matrix."""
     with reading(path, key):
         matrix = root[key]
         shape = None if is_group(matrix) else matrix.shape
@@ -174,16 +171,10 @@ def _loom_frame(
             )
             raise InputError(msg)
         with reading(path, f"{place}/{name}"):
-            columns[name] = _values(stored)
+            text = h5py.check_string_dtype(stored.dtype) is not None
+            columns[name] = np.asarray(stored.asstr()[:], object) if text else stored[:]
     index = pd.Index(np.asarray(columns.pop(index_name)).astype(str), dtype=object, name=index_name)
     return pd.DataFrame({k: _as_column(v) for k, v in columns.items()}, index=index)
-
-
-def _values(stored: h5py.Dataset) -> np.ndarray:
-    """Values of an attribute; text as ``object`` array of ``str``."""
-    if h5py.check_string_dtype(stored.dtype) is None:
-        return np.asarray(stored[:])
-    return np.asarray(stored.asstr()[:], dtype=object)
 
 
 def _as_column(values: np.ndarray) -> Any:

@@ -219,7 +219,6 @@ def _shortened(name: str) -> str:
 
 
 def text_notice(name: str, column: Any, dtype: Any) -> str:
-    """Sentence that says that a column is stored as text."""
     return f"{name}[{column!r}] ({dtype}) cannot be stored: made text"
 
 

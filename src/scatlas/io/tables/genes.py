@@ -139,7 +139,7 @@ def mitochondrial_genes(var: Table, prefix: str, column: str | None = None) -> n
             f"columns are: {there}; name one of them, or null for the index"
         )
         raise InputError(msg)
-    return _begin(_names(var, column), prefix)
+    return np.fromiter(map(str.startswith, _names(var, column), repeat(prefix)), bool)
 
 
 def why_bound_cannot_act(var: Table, prefix: str, column: str | None, bound: str) -> str:
@@ -195,7 +195,3 @@ def _names(var: Table, column: str | None) -> Iterable[str]:
 def _n_begin(ordered: list[str], prefix: str) -> int:
     """Number of ordered names that begin with a prefix."""
     return bisect_left(ordered, f"{prefix}\U0010ffff") - bisect_left(ordered, prefix)
-
-
-def _begin(names: Iterable[str], prefix: str) -> np.ndarray:
-    return np.fromiter(map(str.startswith, names, repeat(prefix)), bool)

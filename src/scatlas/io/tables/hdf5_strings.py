@@ -93,11 +93,7 @@ def _collections(path: str, offsets: np.ndarray) -> tuple[np.ndarray | None, np.
 
 @njit(nogil=True, cache=True)
 def copy_texts(
-    raw: np.ndarray,
-    begins: np.ndarray,
-    numbers: np.ndarray,
-    lengths: np.ndarray,
-    out: np.ndarray,
+    raw: np.ndarray, begins: np.ndarray, numbers: np.ndarray, lengths: np.ndarray, out: np.ndarray
 ) -> bool:
     """Copy texts out of their collections in ``raw`` to ``out``, each after its length, as in
     Zarr's vlen-utf8 behind the number of texts; False if one is missing, has another length, or

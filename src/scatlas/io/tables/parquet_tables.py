@@ -81,7 +81,6 @@ class _ColumnOnDisk:
         self.values = np.memmap(file, kind, "w+", shape=(max(1, n_rows),))[:n_rows]
 
     def put(self, rows: slice | np.ndarray, column: pa.ChunkedArray) -> None:
-        """Set the values of some rows."""
         if self.labels is None:
             self.values[rows] = column.to_numpy(zero_copy_only=False)
             return
@@ -141,7 +140,7 @@ def write_obs(
             f"{', '.join(files.columns) or 'no other columns'}: rename the one with the names"
         )
         raise InputError(msg)
-    n_cells = sum(_n_taken(group, taken) for group, taken in rows)
+    n_cells = sum(group.n_taken(taken) for group, taken in rows)
     scratch.mkdir(parents=True, exist_ok=True)
     kinds = {name: kind for name, kind in files.columns.items() if name != key}
     columns, notices = _new_columns(kinds, "obs", n_cells, scratch / "own")
@@ -192,10 +191,6 @@ def write_obs(
     return notices
 
 
-def _n_taken(group: RowGroup, taken: np.ndarray | None) -> int:
-    return group.n_rows if taken is None else int(taken.sum())
-
-
 def _runs(rows: list[Rows]) -> list[list[Rows]]:
     """Row groups that follow each other in a file, some thousand rows at a time."""
     runs: list[list[Rows]] = []
@@ -210,7 +205,6 @@ def _runs(rows: list[Rows]) -> list[list[Rows]]:
 
 
 def _cells(files: CellFiles, run: list[Rows], columns: list[str]) -> pa.Table:
-    """Some columns of the cells that are taken."""
     table = files.read([group for group, _ in run], columns)
     if all(taken is None for _, taken in run):
         return table
@@ -243,7 +237,6 @@ def _new_columns(
 
 
 def _names(files: CellFiles, group: RowGroup, key: str, column: pa.ChunkedArray) -> EncodedText:
-    """Names of cells, all there."""
     path = files.files[group.file]
     if column.null_count:
         msg = (
@@ -258,7 +251,6 @@ def _names(files: CellFiles, group: RowGroup, key: str, column: pa.ChunkedArray)
 def _check_unique_names(
     files: CellFiles, key: str, hashes: np.ndarray, order: np.ndarray, rows: list[Rows]
 ) -> None:
-    """Refuse cells of one name."""
     ordered = hashes[order]
     same = np.flatnonzero(ordered[1:] == ordered[:-1])
     if not same.size:
@@ -266,7 +258,7 @@ def _check_unique_names(
     first, second = sorted(order[same[0] : same[0] + 2].tolist())
     begin = 0
     for group, taken in rows:
-        n = _n_taken(group, taken)
+        n = group.n_taken(taken)
         if first < begin + n:
             name = _cells(files, [(group, taken)], [key])[key][first - begin].as_py()
             break
@@ -328,7 +320,6 @@ def _cells_table(
 
 
 def _row_groups(footer: Any, wanted: tuple[str, str] | None) -> Iterator[int]:
-    """Row groups that may hold cells of a plate."""
     roots = [footer.schema.column(i).path.partition(".")[0] for i in range(footer.num_columns)]
     for number in range(footer.num_row_groups):
         if wanted is not None:
@@ -367,7 +358,6 @@ def _doses(files: CellFiles, sample: _ColumnOnDisk | None) -> dict[str, tuple[Ta
 
 
 def _dose(path: Path, text: str) -> tuple[float, str | None]:
-    """Dose and unit of a treatment."""
     try:
         drugs = ast.literal_eval(text)
         doses = [(float(dose), str(unit)) for _, dose, unit in drugs]

@@ -194,7 +194,6 @@ class Table:
         return pd.Index(joined, dtype=object, name=self.index_name)
 
     def name_of(self, row: int) -> str:
-        """Name of one row."""
         return str(self.names(row, row + 1)[0])
 
     def spans(self) -> Iterator[tuple[int, int]]:
@@ -383,11 +382,7 @@ class Table:
                 column.append(read(lo, hi)[picked])
 
     def _write_column(
-        self,
-        name: str,
-        folder: Path,
-        rows: np.ndarray | None,
-        pool: ThreadPoolExecutor,
+        self, name: str, folder: Path, rows: np.ndarray | None, pool: ThreadPoolExecutor
     ) -> None:
         from scatlas.io.tables.column_writer import ColumnWriter, Target
         from scatlas.io.zarr_writer.elements import open_group_to_write, writable_frame, write_elem

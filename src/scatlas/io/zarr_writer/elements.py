@@ -11,10 +11,16 @@ import pandas as pd
 from scatlas.io.files.listing import walk_files
 from scatlas.io.files.local_zarr import WRITER_ATTRIBUTE
 from scatlas.io.zarr_writer.node_metadata import write_array_metadata, write_group_metadata
-from scatlas.io.zarr_writer.sharded_array import CHUNK_VALUES, SHARD_VALUES
+from scatlas.io.zarr_writer.sharded_array import (
+    CHUNK_VALUES,
+    PROJECTED_CODEC,
+    SHARD_VALUES,
+    ShardedArray,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from concurrent.futures import ThreadPoolExecutor
     from pathlib import Path
 
     import zarr
@@ -101,10 +107,7 @@ def _chunk_options(value: Any) -> dict[str, Any]:
     if len(value) <= rows:
         return {"chunks": value.shape, "shards": None}
     per_shard = min(SHARD_VALUES // CHUNK_VALUES, -(-len(value) // rows))
-    return {
-        "chunks": (rows, *value.shape[1:]),
-        "shards": (rows * per_shard, *value.shape[1:]),
-    }
+    return {"chunks": (rows, *value.shape[1:]), "shards": (rows * per_shard, *value.shape[1:])}
 
 
 def writable_frame(frame: pd.DataFrame) -> pd.DataFrame:
@@ -127,6 +130,24 @@ def writable_frame(frame: pd.DataFrame) -> pd.DataFrame:
     out.index = pd.Index(np.asarray(frame.index.astype(str), dtype=object), dtype=object)
     out.index.name = frame.index.name
     return out
+
+
+def coordinates(
+    path: Path, n_dims: int, pool: ThreadPoolExecutor, dtype: np.dtype | type = np.float32
+) -> ShardedArray:
+    """New array of coordinates of cells, in chunks of whole rows."""
+    return ShardedArray(
+        path, dtype, pool, compression=PROJECTED_CODEC, row_shape=(n_dims,), attributes=ARRAY
+    )
+
+
+def finish_store(path: Path) -> None:
+    """Write what an AnnData store needs beside its elements, and its consolidated metadata."""
+    create_group(path, ANNDATA)
+    for name in MAPPINGS:
+        if not (path / name / "zarr.json").exists():
+            create_group(path / name, DICT)
+    consolidate(path)
 
 
 def consolidate(path: Path) -> None:

@@ -70,7 +70,6 @@ class ShardFiles:
         self._open: set[FileIO] = set()
 
     def name(self, number: int) -> str:
-        """File of a shard, below the folder of the array."""
         return "/".join(["c", str(number), *("0" for _ in range(self._n_dims - 1))])
 
     def put(self, number: int, run: EncodedRun) -> None:

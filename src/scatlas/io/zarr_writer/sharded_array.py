@@ -264,7 +264,6 @@ class ShardedArray:
         return wide
 
     def close(self) -> None:
-        """Write the last chunk and the metadata."""
         n_chunks = -(-self.n_rows // self._chunk_rows)
         # A single shard has the chunks that exist, and a single chunk the rows that exist: readers
         # of small stores decode no padding.
@@ -319,7 +318,6 @@ class ShardedArray:
         self._run(n_rows // self._chunk_rows, lambda: self._encode(rows))
 
     def _run(self, n_chunks: int, encode: Callable[[], EncodedRun]) -> None:
-        """Let a thread of the pool write the next chunks."""
         while len(self._in_flight) >= self._max_in_flight:
             self._in_flight.popleft().result()
         number = self._n_runs
