@@ -38,24 +38,17 @@ export function pictureOfLevels(counts, side, histogram, colours, isVisible) {
   const coarse = histogram.side;
   const nPixels = coarse * coarse;
   const sums = new Float64Array(nPixels * 4); // red, green, blue, visible cells
+  const whole = new Float64Array(nPixels);
   for (let k = 0; k < histogram.keys.length; k++) {
     const level = Math.floor(histogram.keys[k] / nPixels);
-    if (!isVisible(level)) continue;
-    const at = 4 * (histogram.keys[k] % nPixels);
+    const pixel = histogram.keys[k] % nPixels;
     const n = histogram.counts[k];
+    whole[pixel] += n;
+    if (!isVisible(level)) continue;
+    const at = 4 * pixel;
     const rgb = colours[level];
     for (let c = 0; c < 3; c++) sums[at + c] += n * rgb[c];
     sums[at + 3] += n;
-  }
-  return pictureOfSums(counts, side, sums, coarse, histogram);
-}
-
-/** Share of the cells of each coarse pixel that is visible, and their mean colour. */
-function pictureOfSums(counts, side, sums, coarse, histogram) {
-  const nPixels = coarse * coarse;
-  const whole = new Float64Array(nPixels);
-  for (let k = 0; k < histogram.keys.length; k++) {
-    whole[histogram.keys[k] % nPixels] += histogram.counts[k];
   }
   const visible = new Float64Array(counts.length);
   const pixelOf = coarsePixel(side, coarse);

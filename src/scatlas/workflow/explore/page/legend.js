@@ -22,6 +22,10 @@ export function element(tag, attributes = {}, ...children) {
   return made;
 }
 
+export function button(text, attributes) {
+  return element("button", { type: "button", ...attributes }, text);
+}
+
 /** Rows of a legend: levels with cells, most cells first or in their own order. */
 export function legendRows(levels, sizes, text, bySize) {
   const wanted = text.trim().toLowerCase();
@@ -66,8 +70,8 @@ export function categoryLegend(given) {
   const buttons = element(
     "div",
     { class: "row" },
-    element("button", { type: "button", onclick: given.showAll }, "Show all"),
-    element("button", { type: "button", onclick: () => given.hideAll(column.levels) }, "Hide all"),
+    button("Show all", { onclick: given.showAll }),
+    button("Hide all", { onclick: () => given.hideAll(column.levels) }),
   );
   fill();
   const few = column.levels.length <= 8;
@@ -93,24 +97,15 @@ function levelRow(given, level, total) {
     element("span", { class: "size" }, share),
   );
   const isOnly = given.onlyLevel === name;
-  const only = element(
-    "button",
-    {
-      type: "button",
-      class: "only",
-      "aria-pressed": String(isOnly),
-      "aria-label": `Show only ${name}`,
-      onclick: () => given.only(isOnly ? null : name),
-    },
-    "only",
-  );
+  const only = button("only", {
+    class: "only",
+    "aria-pressed": String(isOnly),
+    "aria-label": `Show only ${name}`,
+    onclick: () => given.only(isOnly ? null : name),
+  });
   const markers = given.markersOf(level);
   const genes = markers.map(([index, gene]) =>
-    element(
-      "button",
-      { type: "button", class: "gene", onclick: () => given.gene(index) },
-      gene,
-    ),
+    button(gene, { class: "gene", onclick: () => given.gene(index) }),
   );
   const below = genes.length
     ? element("div", { class: "markers" }, element("span", {}, "markers: "), ...genes)

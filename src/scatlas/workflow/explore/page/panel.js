@@ -1,7 +1,7 @@
 // The text beside the maps: legends, and facts about the selected cells.
 import { HIGHEST_NUMBER } from "./atlas.js";
 import { categoryColours } from "./colours.js";
-import { byId, categoryLegend, element, scaleColours, scaleLegend } from "./legend.js";
+import { button, byId, categoryLegend, element, scaleColours, scaleLegend } from "./legend.js";
 import { countOf, formatCount, formatNumber, formatShare, shortName } from "./scales.js";
 import {
   compareGene, compareLevels, compareNumbers, countCellsInside, countChosen,
@@ -167,9 +167,9 @@ function levelTable(column, rows, onLevel) {
 
 /** Row of a table, of which the first cell is a button; the others are cells or their texts. */
 function linkedRow(name, attributes, cells) {
-  const button = element("button", { type: "button", class: "link", ...attributes }, name);
+  const first = element("th", { scope: "row" }, button(name, { class: "link", ...attributes }));
   const others = cells.map((cell) => (typeof cell === "string" ? element("td", {}, cell) : cell));
-  return element("tr", {}, element("th", { scope: "row" }, button), ...others);
+  return element("tr", {}, first, ...others);
 }
 
 function headRow(names) {
