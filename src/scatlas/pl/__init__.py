@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from scatlas.pl._components import held_variance, pca_scree
     from scatlas.pl._density import umap_density
     from scatlas.pl._doublets import doublet_scores
-    from scatlas.pl._genes import genes_by_plates, hvg_overlap
-    from scatlas.pl._markers import marker_dots, marker_heat_map
+    from scatlas.pl._genes import genes_by_plates, hvg_overlap, marker_dots, marker_heat_map
     from scatlas.pl._qc import cells_kept, qc_violins
     from scatlas.pl._style import save
     from scatlas.pl._umap import before_after, new_cells, umap
@@ -27,8 +26,8 @@ _EXPORTS = {
     "genes_by_plates": "_genes",
     "held_variance": "_components",
     "hvg_overlap": "_genes",
-    "marker_dots": "_markers",
-    "marker_heat_map": "_markers",
+    "marker_dots": "_genes",
+    "marker_heat_map": "_genes",
     "new_cells": "_umap",
     "pca_scree": "_components",
     "qc_violins": "_qc",

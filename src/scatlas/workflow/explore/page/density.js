@@ -5,12 +5,12 @@ import { MISSING } from "./colours.js";
 // Opacity of a pixel with one cell: a rare group is still seen.
 const FAINTEST = 0.4;
 // Cells per pixel on average, below which pixels become wider.
-const FEWEST = 1.5;
+const MIN_PER_PIXEL = 1.5;
 
 /** Pixels per side that show this many cells, at most `finest`. */
 export function sideOfPicture(nCells, finest) {
   let side = finest;
-  while (side > 64 && nCells < FEWEST * side * side * 0.25) side /= 2;
+  while (side > 64 && nCells < MIN_PER_PIXEL * side * side * 0.25) side /= 2;
   return side;
 }
 
@@ -84,13 +84,13 @@ export function pictureOfMeans(counts, side, pixels, means, meansSide, colourOf)
 }
 
 /** Picture of points: the mean colour of those in each pixel. */
-export function pictureOfPoints(places, side, codes, rgba) {
+export function pictureOfPoints(positions, side, codes, rgba) {
   const sums = new Float64Array(side * side * 4);
   const shift = 16 - Math.log2(side);
   for (let i = 0; i < codes.length; i++) {
     const from = 4 * codes[i];
     if (!rgba[from + 3]) continue;
-    const at = 4 * ((places[2 * i + 1] >> shift) * side + (places[2 * i] >> shift));
+    const at = 4 * ((positions[2 * i + 1] >> shift) * side + (positions[2 * i] >> shift));
     for (let c = 0; c < 3; c++) sums[at + c] += rgba[from + c];
     sums[at + 3]++;
   }

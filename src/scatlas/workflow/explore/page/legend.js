@@ -3,7 +3,7 @@ import { expressionColour, hexOfRgb, viridis } from "./colours.js";
 import { formatCount, formatNumber, formatShare } from "./scales.js";
 
 // Rows at a time. Of more categories the search finds the others.
-const MOST_ROWS = 250;
+const MAX_ROWS = 250;
 
 /** Element of the page. */
 export function byId(id) {
@@ -61,8 +61,8 @@ export function categoryLegend(given) {
   });
   const fill = () => {
     const rows = legendRows(column.levels, sizes, find.value, column.levels.length > 60);
-    list.replaceChildren(...rows.slice(0, MOST_ROWS).map((level) => levelRow(given, level, total)));
-    const more = rows.length - MOST_ROWS;
+    list.replaceChildren(...rows.slice(0, MAX_ROWS).map((level) => levelRow(given, level, total)));
+    const more = rows.length - MAX_ROWS;
     note.textContent = more > 0 ? `and ${formatCount(more)} more: search for them` : "";
     note.hidden = more <= 0;
   };
