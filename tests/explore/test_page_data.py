@@ -224,7 +224,7 @@ def test_the_same_input_gives_the_same_bytes(made: Made, tmp_path: Path):
 def test_bytes_do_not_depend_on_threads(
     made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("scatlas.workflow.explore._points.n_threads", lambda: 7)
+    monkeypatch.setattr("scatlas.workflow.explore._pack.n_threads", lambda: 7)
     assert make_page(tmp_path, sample()).page.read_bytes() == made.page.read_bytes()
 
 

@@ -168,11 +168,11 @@ def pieces(array: Any) -> Iterator[tuple[slice, np.ndarray]]:
         yield from zip(rows, parts, strict=True)
 
 
-def n_values(node: Any, *, skipped: tuple[str, ...] = ()) -> int:
-    """Values of a node and all below it, without some members."""
+def n_values(node: Any) -> int:
+    """Values of a node and all below it."""
     if not is_group(node):
         return int(np.prod(node.shape)) if node.shape else 0
-    return sum(n_values(node[name]) for name in node if name not in skipped)
+    return sum(n_values(node[name]) for name in node)
 
 
 def _narrow_dtype(array: Any, dtype: np.dtype) -> np.dtype:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from scatlas.pl._doublets import doublet_scores as doublet_scores
     from scatlas.pl._genes import genes_by_plates as genes_by_plates
     from scatlas.pl._genes import hvg_overlap as hvg_overlap
-    from scatlas.pl._markers import marker_dots as marker_dots
-    from scatlas.pl._markers import marker_heat_map as marker_heat_map
+    from scatlas.pl._genes import marker_dots as marker_dots
+    from scatlas.pl._genes import marker_heat_map as marker_heat_map
     from scatlas.pl._qc import cells_kept as cells_kept
     from scatlas.pl._qc import qc_violins as qc_violins
     from scatlas.pl._style import save as save

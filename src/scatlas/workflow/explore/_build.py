@@ -11,14 +11,16 @@ import pandas as pd
 from scatlas.io import atomic_path
 from scatlas.matrix.map_pixels import FIXED_POINT, MEANS_SIDE, SIDE, box_of
 from scatlas.workflow.explore._pack import (
+    Points,
     block_tags,
     coarsen,
     deflate,
+    in_threads,
     pack_counts,
     pack_json,
     page_bytes,
+    same_cells,
 )
-from scatlas.workflow.explore._points import Points, in_threads, same_cells
 from scatlas.workflow.inline_page import content_policy, joined_scripts
 
 if TYPE_CHECKING:

@@ -116,10 +116,7 @@ class MapCells:
             yield slice(lo, min(lo + _CELLS_AT_ONCE, n_cells))
 
     def expression(self, genes: Sequence[str], **sizes: Any) -> Iterator[sparse.csr_matrix]:
-        """Log-normalised values of some genes, block by block of the rows; no block without genes.
-
-        ``sizes`` are options of :func:`scatlas.io.read_matrix`.
-        """
+        """Log-normalised values of some genes, by block of the rows; no block without genes."""
         if genes:
             columns = self.var().index.get_indexer(list(genes))
             x, _ = read_matrix(self.path, **sizes)

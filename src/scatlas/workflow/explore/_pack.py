@@ -1,4 +1,5 @@
-"""Numbers as text of a page: arrays of bytes, deflated, in base 64 (``page/atlas.js`` reads them).
+"""Numbers as text of a page: arrays of bytes, deflated, in base 64 (``page/atlas.js`` reads them);
+and the sample as points: positions, codes of the columns, names and genes.
 
 Browsers inflate "deflate-raw" without a library.
 """
@@ -8,19 +9,31 @@ from __future__ import annotations
 import base64
 import json
 import zlib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scatlas.matrix.map_pixels import SparseCounts
+from scatlas.compute.threads import n_threads
+from scatlas.matrix.map_pixels import SparseCounts, box_of, positions
+from scatlas.workflow.sample import ATLAS_ROW
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from scatlas.workflow.explore._cells import MapCells
+    from scatlas.workflow.explore._choose import PageColumn
+
 # Higher levels take ten times as long, for 4% fewer bytes.
 _LEVEL = 6
+# Points with genes at most, before the size of the page decides.
+_MAX_GENE_POINTS = 250_000
+# Largest share of what points take for the names of the cells; else the page has their rows.
+_NAMES_SHARE = 0.4
 
 
 def deflate(data: bytes | NDArray[np.uint8]) -> bytes:
@@ -101,3 +114,108 @@ def block_tags(blocks: Mapping[str, bytes]) -> str:
 
 def _tag(name: str) -> str:
     return f'<script type="text/plain" id="block-{name}"></script>\n'
+
+
+@dataclass(frozen=True)
+class Points:
+    """Points of the page, before they are thinned out."""
+
+    sample: MapCells
+    mixed: MapCells | None  # integrated.h5ad, if it has a map of the same cells
+    columns: Sequence[PageColumn]
+    genes: Sequence[str]
+
+    def blocks(self, n_points: int, max_bytes: int) -> tuple[dict[str, bytes], NDArray[np.int64]]:
+        """Blocks of as many points as fit into the bytes, and their rows in the sample."""
+        n_cells = self.sample.n_cells
+        n_points = min(n_points, n_cells)
+        packed = self._packed()
+        while True:
+            # Evenly over the sample, whose rows are in the order of the atlas.
+            rows = (np.arange(n_points) * n_cells) // max(n_points, 1)
+            blocks = packed(rows)
+            size = page_bytes(blocks)
+            if size <= max_bytes or n_points < 2:
+                return blocks, rows
+            n_points = int(n_points * 0.97 * max_bytes / size)
+
+    def _packed(self) -> Callable[[NDArray[np.int64]], dict[str, bytes]]:
+        """Function that packs some rows."""
+        maps = {"xy": _positions_of(self.sample, "X_umap")}
+        if self.mixed is not None:
+            maps["xy-1"] = _positions_of(self.mixed, "X_umap_harmony")
+        codes = [np.concatenate([*self.sample.codes(column)]) for column in self.columns]
+        atlas_rows = self.sample.values(ATLAS_ROW)
+
+        def packed(rows: NDArray[np.int64]) -> dict[str, bytes]:
+            tasks = {name: partial(pack_16_bit, *xy[rows].T) for name, xy in maps.items()}
+            for i, (column, values) in enumerate(zip(self.columns, codes, strict=True)):
+                if column.kind == "category":
+                    tasks[f"column-{i}"] = partial(pack_codes, values[rows], len(column.levels))
+                else:
+                    tasks[f"column-{i}"] = partial(deflate, values[rows].astype(np.uint8))
+            names = "\n".join(str(name) for name in self.sample.names(rows))
+            tasks["names"] = partial(deflate, names.encode("utf-8"))
+            blocks = in_threads(tasks)
+            if len(blocks["names"]) > _NAMES_SHARE * sum(map(len, blocks.values())):
+                del blocks["names"]
+                blocks["rows"] = deflate(varints(np.diff(atlas_rows[rows], prepend=0)))
+            return blocks
+
+        return packed
+
+    def gene_blocks(
+        self, rows: NDArray[np.int64], max_bytes: int, **sizes: Any
+    ) -> tuple[dict[str, bytes], NDArray[np.float64], int]:
+        """A block per gene of every n-th point, the value of each gene's highest code, and n."""
+        stride = -(-rows.size // _MAX_GENE_POINTS) or 1
+        values, highs = self._quantised(rows[::stride], **sizes)
+        while True:
+            tasks = {f"gene-{i}": partial(deflate, row) for i, row in enumerate(values)}
+            blocks = in_threads(tasks)
+            size = page_bytes(blocks)
+            if size <= max_bytes or values.shape[1] < 2:
+                return blocks, highs, stride
+            step = max(2, int(np.ceil(size / max(max_bytes, 1))))
+            values, stride = np.ascontiguousarray(values[:, ::step]), stride * step
+
+    def _quantised(
+        self, rows: NDArray[np.int64], **sizes: Any
+    ) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
+        """Values of the genes as 0 (none) to 255, ``[n_genes, n]``, and the highest of each."""
+        out = np.zeros((len(self.genes), rows.size), np.uint8)
+        highs = np.zeros(len(self.genes))
+        parts, first, done = [], 0, 0
+        # Real numbers wait as CSR until the highest value of each gene is known.
+        for block in self.sample.expression(self.genes, **sizes):
+            end = int(np.searchsorted(rows, first + block.shape[0]))
+            kept = block[rows[done:end] - first].tocsc()
+            if end > done:
+                highs = np.maximum(highs, kept.max(axis=0).toarray().ravel())
+            parts.append((done, kept))
+            first, done = first + block.shape[0], end
+        for start, kept in parts:
+            for gene in range(len(self.genes)):
+                lo, hi = kept.indptr[gene], kept.indptr[gene + 1]
+                values = kept.data[lo:hi] / (highs[gene] or 1)
+                out[gene, start + kept.indices[lo:hi]] = np.rint(1 + 254 * values.clip(0, 1))
+        return out, highs
+
+
+def _positions_of(cells: MapCells, key: str) -> NDArray[np.uint16]:
+    xy = cells.coordinates(key=key)
+    return positions(xy, box_of(xy))
+
+
+def in_threads(tasks: dict[str, Any]) -> dict[str, bytes]:
+    """Results of the tasks by name, in their order; threads deflate side by side."""
+    with ThreadPoolExecutor(n_threads()) as pool:
+        return dict(zip(tasks, pool.map(lambda task: task(), tasks.values()), strict=True))
+
+
+def same_cells(sample: MapCells, other: MapCells | None) -> bool:
+    """Whether another file has a second map of the same cells."""
+    if other is None or not other.has_coordinates("X_umap_harmony"):
+        return False
+    ours, theirs = (cells.values(ATLAS_ROW) for cells in (sample, other))
+    return bool(np.array_equal(ours, theirs))

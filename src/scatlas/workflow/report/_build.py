@@ -107,7 +107,6 @@ def _headline(results: Results) -> dict[str, str]:
 
 
 def compare_plates(results: Results) -> PlateComparison:
-    """The plates of a run, compared."""
     facts = facts_of_plates(
         results.qc_summaries,
         results.median_pct_mt,

@@ -42,7 +42,6 @@ class NewPlates:
 
     @cached_property
     def facts(self) -> dict[str, dict[str, Any]]:
-        """Manifest of each plate."""
         return {p: json.loads(path.read_text("utf-8")) for p, path in self.manifests.items()}
 
     @cached_property

@@ -39,8 +39,6 @@ _CELLS_PER_CLUSTER = 10
 
 
 class Fact(NamedTuple):
-    """A fact about each plate."""
-
     name: str  # its column in the table
     words: str  # its name and value in a sentence, a format of x
     value: str  # the value alone, a format of x
@@ -138,7 +136,6 @@ class PlateComparison:
 
     @property
     def can_judge(self) -> bool:
-        """Whether there are enough plates."""
         return len(self.facts) >= MIN_PLATES
 
     @cached_property

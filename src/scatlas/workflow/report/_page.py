@@ -43,8 +43,6 @@ _SETTINGS = {
 
 
 class TableCell(NamedTuple):
-    """A cell of a table on the page."""
-
     text: str
     href: str | None
     more: Sequence[Link]
@@ -52,16 +50,12 @@ class TableCell(NamedTuple):
 
 
 class TableRow(NamedTuple):
-    """A row of a table on the page."""
-
     id: str
     cells: list[TableCell]
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure on the page."""
-
     name: str
     alt: str
     caption: Markup
@@ -69,14 +63,11 @@ class Picture:
 
     @property
     def id(self) -> str:
-        """Its anchor."""
         return f"figure-{self.name}"
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table on the page."""
-
     name: str
     title: str
     caption: Markup
@@ -89,7 +80,6 @@ class Table:
 
     @property
     def id(self) -> str:
-        """Its anchor."""
         return f"table-{self.name}"
 
 

@@ -66,13 +66,6 @@ class AtlasMap:
         self.columns: list[str] = list(self._obs.attrs["column-order"])
 
     @cached_property
-    def clusters(self) -> list[str]:
-        """Names of the clusters."""
-        codes = self._codes("leiden")
-        assert codes is not None
-        return codes.names
-
-    @cached_property
     def n_sample(self) -> int:
         """Cells with which the map was computed; all others were projected."""
         return int(self._root["uns/map/n_sample"][()])
@@ -182,7 +175,6 @@ class Results:
 
     @property
     def qc_tables(self) -> CellTables:
-        """QC metrics of each plate's cells."""
         return CellTables(self.qc)
 
     @cached_property
@@ -262,12 +254,10 @@ class Results:
 
     @cached_property
     def atlas_map(self) -> AtlasMap | None:
-        """The map of all cells, if the atlas has one."""
         return None if self.atlas is None else AtlasMap(self.atlas)
 
     @cached_property
     def marker_table(self) -> pd.DataFrame:
-        """Marker genes of all groups."""
         text = dict.fromkeys(("by", "group", "names"), str)
         return pd.read_csv(self.markers, sep="\t", dtype=text, keep_default_na=False)
 

@@ -125,8 +125,8 @@ export class Atlas {
     });
   }
 
-  /** Places of the points on a map: x and y in turn, from 0 to 65,535. */
-  places(map) {
+  /** Positions of the points on a map: x and y in turn, from 0 to 65,535. */
+  positions(map) {
     return this.once(`xy-${map}`, async () => {
       const bytes = await this.read(map ? `xy-${map}` : "xy");
       const n = this.n_points;

@@ -1,6 +1,6 @@
 // What part of the map a view shows. The map is the square from 0 to 1, y upwards.
 
-const MOST_ZOOM = 2000;
+const MAX_ZOOM = 2000;
 
 export class Camera {
   constructor() {
@@ -37,7 +37,7 @@ export class Camera {
   /** Zoom around a place of the canvas, which stays where it is. */
   zoomAt(factor, px, py, width, height) {
     const before = this.toMap(px, py, width, height);
-    this.zoom = clampTo(this.zoom * factor, 0.5, MOST_ZOOM);
+    this.zoom = clampTo(this.zoom * factor, 0.5, MAX_ZOOM);
     const after = this.toMap(px, py, width, height);
     this.x += before[0] - after[0];
     this.y += before[1] - after[1];

@@ -17,9 +17,9 @@ class CanvasRenderer {
     this.nPoints = 0;
   }
 
-  setPlaces(places) {
-    this.places = places;
-    this.nPoints = places.length / 2;
+  setPositions(positions) {
+    this.positions = positions;
+    this.nPoints = positions.length / 2;
   }
 
   setCodes(codes) {
@@ -73,7 +73,7 @@ class CanvasRenderer {
 
   /** Draw the points that a test lets pass (null: all), in their colours or in one. */
   drawPoints(pixels, camera, count, size, isDrawn, oneColour) {
-    const { places, codes, palette } = this;
+    const { positions, codes, palette } = this;
     const { width, height } = this.context.canvas;
     const scale = camera.scale(width, height);
     const step = scale / 65535;
@@ -83,8 +83,8 @@ class CanvasRenderer {
     const [right, top] = [width - size, height - size];
     const insets = discInsets(size);
     for (let i = 0; i < count; i++) {
-      const x = (left + places[2 * i] * step) | 0;
-      const y = (bottom - places[2 * i + 1] * step) | 0;
+      const x = (left + positions[2 * i] * step) | 0;
+      const y = (bottom - positions[2 * i + 1] * step) | 0;
       if (x < 0 || y < 0 || x > right || y > top) continue;
       const own = palette[codes[i]];
       if (!own || (isDrawn && !isDrawn(i))) continue;

@@ -5,7 +5,7 @@ import { byId, element } from "./legend.js";
 import { boxOutline, roundOutline } from "./selection.js";
 
 export const SETTLE_MS = 160; // without a move, all points are drawn
-const MOST_OUTLINE = 400; // corners of a lasso
+const MAX_OUTLINE = 400; // corners of a lasso
 
 export function listenToMap(explorer, i) {
   const surface = byId(`view-${i}`).querySelector("canvas.overlay");
@@ -38,7 +38,7 @@ export function listenToMap(explorer, i) {
       const place = camera.toMap(...now, ...size());
       if (explorer.drawn.tool === "box") view.path = boxOutline(explorer.drawn.start, place);
       else if (Math.hypot(now[0] - explorer.drawn.last[0], now[1] - explorer.drawn.last[1]) > 3) {
-        if (view.path.length < MOST_OUTLINE) view.path.push(place);
+        if (view.path.length < MAX_OUTLINE) view.path.push(place);
         explorer.drawn.last = now;
       }
       explorer.draw();

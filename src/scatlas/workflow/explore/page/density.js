@@ -5,12 +5,12 @@ import { MISSING } from "./colours.js";
 // Opacity of a pixel with one cell: a rare group is still seen.
 const FAINTEST = 0.4;
 // Cells per pixel on average, below which pixels become wider.
-const FEWEST = 1.5;
+const MIN_PER_PIXEL = 1.5;
 
 /** Pixels per side that show this many cells, at most `finest`. */
 export function sideOfPicture(nCells, finest) {
   let side = finest;
-  while (side > 64 && nCells < FEWEST * side * side * 0.25) side /= 2;
+  while (side > 64 && nCells < MIN_PER_PIXEL * side * side * 0.25) side /= 2;
   return side;
 }
 
@@ -38,24 +38,17 @@ export function pictureOfLevels(counts, side, histogram, colours, isVisible) {
   const coarse = histogram.side;
   const nPixels = coarse * coarse;
   const sums = new Float64Array(nPixels * 4); // red, green, blue, visible cells
+  const whole = new Float64Array(nPixels);
   for (let k = 0; k < histogram.keys.length; k++) {
     const level = Math.floor(histogram.keys[k] / nPixels);
-    if (!isVisible(level)) continue;
-    const at = 4 * (histogram.keys[k] % nPixels);
+    const pixel = histogram.keys[k] % nPixels;
     const n = histogram.counts[k];
+    whole[pixel] += n;
+    if (!isVisible(level)) continue;
+    const at = 4 * pixel;
     const rgb = colours[level];
     for (let c = 0; c < 3; c++) sums[at + c] += n * rgb[c];
     sums[at + 3] += n;
-  }
-  return pictureOfSums(counts, side, sums, coarse, histogram);
-}
-
-/** Share of the cells of each coarse pixel that is visible, and their mean colour. */
-function pictureOfSums(counts, side, sums, coarse, histogram) {
-  const nPixels = coarse * coarse;
-  const whole = new Float64Array(nPixels);
-  for (let k = 0; k < histogram.keys.length; k++) {
-    whole[histogram.keys[k] % nPixels] += histogram.counts[k];
   }
   const visible = new Float64Array(counts.length);
   const pixelOf = coarsePixel(side, coarse);
@@ -91,13 +84,13 @@ export function pictureOfMeans(counts, side, pixels, means, meansSide, colourOf)
 }
 
 /** Picture of points: the mean colour of those in each pixel. */
-export function pictureOfPoints(places, side, codes, rgba) {
+export function pictureOfPoints(positions, side, codes, rgba) {
   const sums = new Float64Array(side * side * 4);
   const shift = 16 - Math.log2(side);
   for (let i = 0; i < codes.length; i++) {
     const from = 4 * codes[i];
     if (!rgba[from + 3]) continue;
-    const at = 4 * ((places[2 * i + 1] >> shift) * side + (places[2 * i] >> shift));
+    const at = 4 * ((positions[2 * i + 1] >> shift) * side + (positions[2 * i] >> shift));
     for (let c = 0; c < 3; c++) sums[at + c] += rgba[from + c];
     sums[at + 3]++;
   }

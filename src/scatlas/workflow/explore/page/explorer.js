@@ -180,8 +180,8 @@ export class Explorer {
     const { atlas } = this;
     const i = Math.max(0, this.states.findIndex((state) => state.map === map));
     const view = this.views[i];
-    const places = await atlas.places(map);
-    const mask = choosePoints(places, outline, (k) => view.shows(k));
+    const positions = await atlas.positions(map);
+    const mask = choosePoints(positions, outline, (k) => view.shows(k));
     this.selection = { map, outline };
     this.mask = mask;
     this.version++;

@@ -1,9 +1,9 @@
 // Names on the map, where most cells of a level are, and the outline of the selected cells.
 import { shortName } from "./scales.js";
 
-// Of columns with more categories than colours tell apart.
+// Columns with more categories than colours tell apart have names on the map.
 const FEW_LEVELS = 7;
-const MOST_LABELS = 60;
+const MAX_LABELS = 60;
 const NEAR_WINDOWS = 3; // of 32 across the map
 
 /** Names of levels where most of their cells are. */
@@ -39,7 +39,7 @@ export async function labelsOf(atlas, index, map) {
     const place = { x: (x / n + 0.5) / windows, y: (y / n + 0.5) / windows };
     labels.push({ level, ...place, name: shortName(column.levels[level], 18), n: sizes[level] });
   }
-  return labels.sort((a, b) => b.n - a.n).slice(0, MOST_LABELS);
+  return labels.sort((a, b) => b.n - a.n).slice(0, MAX_LABELS);
 }
 
 function windowOf(key, windows) {

@@ -97,5 +97,5 @@ export async function pictureOf(view, codes, isCategory) {
     return pictureOfLevels(counts, side, histogram, colours, (level) => level === wanted);
   }
   view.isOfAllCells = false;
-  return pictureOfPoints(view.places, sideOfPicture(view.nShown, 256), codes, view.palette);
+  return pictureOfPoints(view.positions, sideOfPicture(view.nShown, 256), codes, view.palette);
 }

@@ -3,7 +3,7 @@ import { expressionColour, hexOfRgb, viridis } from "./colours.js";
 import { formatCount, formatNumber, formatShare } from "./scales.js";
 
 // Rows at a time. Of more categories the search finds the others.
-const MOST_ROWS = 250;
+const MAX_ROWS = 250;
 
 /** Element of the page. */
 export function byId(id) {
@@ -20,6 +20,10 @@ export function element(tag, attributes = {}, ...children) {
   }
   made.append(...children.filter((child) => child !== null));
   return made;
+}
+
+export function button(text, attributes) {
+  return element("button", { type: "button", ...attributes }, text);
 }
 
 /** Rows of a legend: levels with cells, most cells first or in their own order. */
@@ -57,8 +61,8 @@ export function categoryLegend(given) {
   });
   const fill = () => {
     const rows = legendRows(column.levels, sizes, find.value, column.levels.length > 60);
-    list.replaceChildren(...rows.slice(0, MOST_ROWS).map((level) => levelRow(given, level, total)));
-    const more = rows.length - MOST_ROWS;
+    list.replaceChildren(...rows.slice(0, MAX_ROWS).map((level) => levelRow(given, level, total)));
+    const more = rows.length - MAX_ROWS;
     note.textContent = more > 0 ? `and ${formatCount(more)} more: search for them` : "";
     note.hidden = more <= 0;
   };
@@ -66,8 +70,8 @@ export function categoryLegend(given) {
   const buttons = element(
     "div",
     { class: "row" },
-    element("button", { type: "button", onclick: given.showAll }, "Show all"),
-    element("button", { type: "button", onclick: () => given.hideAll(column.levels) }, "Hide all"),
+    button("Show all", { onclick: given.showAll }),
+    button("Hide all", { onclick: () => given.hideAll(column.levels) }),
   );
   fill();
   const few = column.levels.length <= 8;
@@ -93,24 +97,15 @@ function levelRow(given, level, total) {
     element("span", { class: "size" }, share),
   );
   const isOnly = given.onlyLevel === name;
-  const only = element(
-    "button",
-    {
-      type: "button",
-      class: "only",
-      "aria-pressed": String(isOnly),
-      "aria-label": `Show only ${name}`,
-      onclick: () => given.only(isOnly ? null : name),
-    },
-    "only",
-  );
+  const only = button("only", {
+    class: "only",
+    "aria-pressed": String(isOnly),
+    "aria-label": `Show only ${name}`,
+    onclick: () => given.only(isOnly ? null : name),
+  });
   const markers = given.markersOf(level);
   const genes = markers.map(([index, gene]) =>
-    element(
-      "button",
-      { type: "button", class: "gene", onclick: () => given.gene(index) },
-      gene,
-    ),
+    button(gene, { class: "gene", onclick: () => given.gene(index) }),
   );
   const below = genes.length
     ? element("div", { class: "markers" }, element("span", {}, "markers: "), ...genes)

@@ -1,14 +1,14 @@
 // The text beside the maps: legends, and facts about the selected cells.
 import { HIGHEST_NUMBER } from "./atlas.js";
 import { categoryColours } from "./colours.js";
-import { byId, categoryLegend, element, scaleColours, scaleLegend } from "./legend.js";
+import { button, byId, categoryLegend, element, scaleColours, scaleLegend } from "./legend.js";
 import { countOf, formatCount, formatNumber, formatShare, shortName } from "./scales.js";
 import {
   compareGene, compareLevels, compareNumbers, countCellsInside, countChosen,
 } from "./selection.js";
 
-const MOST_LEVELS_SHOWN = 6;
-const MOST_GENES_SHOWN = 20;
+const MAX_LEVELS_SHOWN = 6;
+const MAX_GENES_SHOWN = 20;
 
 /** Whether a view shows one level of another column than that of its colours. */
 function isElsewhere({ color, only }) {
@@ -140,7 +140,7 @@ export async function compositionTables(atlas, mask, onLevel) {
 
 function levelTable(column, rows, onLevel) {
   const body = element("tbody");
-  for (const { level, n, share, whole } of rows.slice(0, MOST_LEVELS_SHOWN)) {
+  for (const { level, n, share, whole } of rows.slice(0, MAX_LEVELS_SHOWN)) {
     const name = column.levels[level];
     const times = share / whole;
     const bar = element("span", { class: "bar", "aria-hidden": "true" });
@@ -154,7 +154,7 @@ function levelTable(column, rows, onLevel) {
       ]),
     );
   }
-  const more = rows.length - MOST_LEVELS_SHOWN;
+  const more = rows.length - MAX_LEVELS_SHOWN;
   const title = more > 0 ? `${column.name} (and ${countOf(more, "more value")})` : column.name;
   return element(
     "table",
@@ -167,9 +167,9 @@ function levelTable(column, rows, onLevel) {
 
 /** Row of a table, of which the first cell is a button; the others are cells or their texts. */
 function linkedRow(name, attributes, cells) {
-  const button = element("button", { type: "button", class: "link", ...attributes }, name);
+  const first = element("th", { scope: "row" }, button(name, { class: "link", ...attributes }));
   const others = cells.map((cell) => (typeof cell === "string" ? element("td", {}, cell) : cell));
-  return element("tr", {}, element("th", { scope: "row" }, button), ...others);
+  return element("tr", {}, first, ...others);
 }
 
 function headRow(names) {
@@ -186,7 +186,7 @@ export async function markersOfSelection(atlas, mask, isStale) {
     const facts = compareGene(values, atlas.gene_stride, mask, atlas.genes[i].high);
     if (facts && facts.t > 0) found.push({ index: i, name: atlas.genes[i].name, ...facts });
   }
-  return found.sort((a, b) => b.t - a.t || a.index - b.index).slice(0, MOST_GENES_SHOWN);
+  return found.sort((a, b) => b.t - a.t || a.index - b.index).slice(0, MAX_GENES_SHOWN);
 }
 
 /** Table of these genes. */

@@ -1,15 +1,15 @@
-// Cells inside a lasso or box, and what they are. Outlines have whole numbers, as places have.
+// Cells inside a lasso or box, and what they are. Outlines have whole numbers, as positions have.
 import { NO_CODE, HIGHEST_EXPRESSION } from "./atlas.js";
 
 export const CHOSEN = 255;
-const FEWEST_MARKED = 3;
+const MIN_MARKED = 3;
 
-/** Corners of a box between two places. */
+/** Corners of a box between two positions. */
 export function boxOutline([x0, y0], [x1, y1]) {
   return [[x0, y0], [x1, y0], [x1, y1], [x0, y1]];
 }
 
-/** Outline in the steps of the places, from the map's 0 to 1. */
+/** Outline in the steps of the positions, from the map's 0 to 1. */
 export function roundOutline(outline) {
   return outline.map((corner) => corner.map((value) => Math.round(value * 65536)));
 }
@@ -32,12 +32,12 @@ function boundsOf(outline) {
 }
 
 /** Mask of the points inside an outline that a test lets pass: CHOSEN or 0. */
-export function choosePoints(places, outline, passes) {
-  const mask = new Uint8Array(places.length / 2);
+export function choosePoints(positions, outline, passes) {
+  const mask = new Uint8Array(positions.length / 2);
   const [left, bottom, right, top] = boundsOf(outline);
   for (let i = 0; i < mask.length; i++) {
-    const x = places[2 * i];
-    const y = places[2 * i + 1];
+    const x = positions[2 * i];
+    const y = positions[2 * i + 1];
     if (x < left || x > right || y < bottom || y > top) continue;
     if (passes(i) && isInside(x, y, outline)) mask[i] = CHOSEN;
   }
@@ -128,7 +128,7 @@ export function compareGene(values, stride, mask, high) {
     square[side] += value * value;
     expressed[side]++;
   }
-  if (n[0] < FEWEST_MARKED || n[1] < FEWEST_MARKED) return null;
+  if (n[0] < MIN_MARKED || n[1] < MIN_MARKED) return null;
   const mean = [0, 1].map((side) => sum[side] / n[side]);
   const error = [0, 1].map((side) => {
     const variance = (square[side] - n[side] * mean[side] ** 2) / (n[side] - 1);

@@ -8,12 +8,12 @@ import { cellCounts, codesOf, paletteOf, pictureOf, PLAIN, spreadOrder } from ".
 import { openWebgl } from "./webgl.js";
 
 // Up to this many cells are points from the start; of more, density until the reader zooms in.
-const MOST_POINTS_FIRST = 200_000;
+const MAX_POINTS_FIRST = 200_000;
 const ZOOM_OF_POINTS = 2.5;
 // While the map moves: milliseconds per frame, and points at first and at least.
 const SLOWEST_FRAME = 33;
 const FIRST_MOVING = 100_000;
-const FEWEST_MOVING = 5_000;
+const MIN_MOVING = 5_000;
 
 export class View {
   constructor(root, atlas, wanted) {
@@ -26,7 +26,7 @@ export class View {
     this.chosen = null;
     this.labels = [];
     this.path = null; // a lasso or box that is being drawn, in units of the map
-    this.outline = null; // the finished one, in steps of the places
+    this.outline = null; // the finished one, in steps of the positions
     this.movingCount = FIRST_MOVING;
     this.lastFrame = 0;
     this.nShown = 0;
@@ -60,7 +60,7 @@ export class View {
     const column = atlas.columns[state.color.index];
     const isCategory = state.color.kind === "column" && column.kind === "category";
     const hiddenNames = (isCategory && hidden.get(column.name)) || new Set();
-    this.places = await atlas.places(state.map);
+    this.positions = await atlas.positions(state.map);
     this.colours = isCategory ? categoryColours(column.levels.length) : [];
     this.isVisible = isCategory ? column.levels.map((name) => !hiddenNames.has(name)) : [];
     const codes = await codesOf(atlas, state);
@@ -84,15 +84,15 @@ export class View {
     const n = atlas.n_points;
     this.order ??= atlas.kept.get("order") ?? spreadOrder(n);
     atlas.kept.set("order", this.order);
-    const places = new Uint16Array(2 * n);
+    const positions = new Uint16Array(2 * n);
     const codes = new Uint16Array(n);
     for (let k = 0; k < n; k++) {
       const i = this.order[k];
-      places[2 * k] = this.places[2 * i];
-      places[2 * k + 1] = this.places[2 * i + 1];
+      positions[2 * k] = this.positions[2 * i];
+      positions[2 * k + 1] = this.positions[2 * i + 1];
       codes[k] = this.codes[i];
     }
-    renderer.setPlaces(places);
+    renderer.setPositions(positions);
     renderer.setCodes(codes);
     renderer.setPalette(this.palette);
     this.setChosen(this.chosen);
@@ -112,7 +112,7 @@ export class View {
     if (!this.ready || layer === "density") return { opacity: 1, count: 0 };
     if (layer === "points") return { opacity: 0, count: atlas.n_points };
     const hasAllInPicture = atlas.isSampled && this.isOfAllCells;
-    if (!hasAllInPicture && this.nShown <= MOST_POINTS_FIRST) {
+    if (!hasAllInPicture && this.nShown <= MAX_POINTS_FIRST) {
       return { opacity: 0, count: atlas.n_points };
     }
     const count = camera.zoom >= ZOOM_OF_POINTS ? atlas.n_points : 0;
@@ -144,7 +144,7 @@ export class View {
     if (!isMoving || !hasBefore) return;
     if (took > SLOWEST_FRAME) {
       const factor = Math.max(0.3, (0.9 * SLOWEST_FRAME) / took);
-      this.movingCount = Math.max(FEWEST_MOVING, this.movingCount * factor);
+      this.movingCount = Math.max(MIN_MOVING, this.movingCount * factor);
     } else if (took < 0.7 * SLOWEST_FRAME) {
       this.movingCount = Math.min(2 * this.atlas.n_points, this.movingCount * 1.15);
     }
@@ -157,10 +157,10 @@ export class View {
     const [x, y] = camera.toMap(px, py, width, height).map((value) => value * 65536);
     let best = -1;
     let least = ((within / camera.scale(width, height)) * 65536) ** 2;
-    const { places } = this;
+    const { positions } = this;
     for (let i = 0; i < this.codes.length; i++) {
-      const dx = places[2 * i] - x;
-      const dy = places[2 * i + 1] - y;
+      const dx = positions[2 * i] - x;
+      const dy = positions[2 * i + 1] - y;
       const away = dx * dx + dy * dy;
       if (away < least && this.shows(i)) {
         least = away;

@@ -95,9 +95,9 @@ class WebglRenderer {
     gl.blendFunc(gl.ONE, gl.ONE_MINUS_SRC_ALPHA); // colours are multiplied by their opacity
   }
 
-  setPlaces(places) {
-    this.nPoints = places.length / 2;
-    this.fill(0, places);
+  setPositions(positions) {
+    this.nPoints = positions.length / 2;
+    this.fill(0, positions);
   }
 
   setCodes(codes) {
