@@ -8,7 +8,6 @@ import numpy as np
 
 from scatlas import blocks
 from scatlas.errors import InputError
-from scatlas.kernels.moments.group_sums_cpu import SumKinds, Sums
 from scatlas.matrix.group_sums import check_result_size, sum_groups
 from scatlas.matrix.rank_statistics import GroupMoments, moments_of_sums
 
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
+    from scatlas.kernels.moments.group_sums_cpu import SumKinds, Sums
     from scatlas.tl._rank_groups import Groups
 
 
@@ -39,10 +39,7 @@ def moments(
 
 def _on_host(total: Sums, genes: NDArray[np.int64] | None) -> Sums:
     def select(array: Any) -> Any:
-        if array is None:
-            return None
         array = blocks.on_host(array)
         return array if genes is None else array[:, genes]
 
-    arrays = (total.sums, total.errors, total.squares, total.square_errors, total.nonzero)
-    return Sums(total.whole, *map(select, arrays))
+    return total.map(select)

@@ -42,7 +42,7 @@ def qc_metrics(
     return dict(zip(METRICS, (totals, n_genes, masked, share), strict=True))
 
 
-class PlateMoments:
+class KeptCellMoments:
     """Moments of a plate's kept cells, which the threads that check its blocks add up.
 
     A thread takes the moments of its block while that is in its cache. The blocks are merged in

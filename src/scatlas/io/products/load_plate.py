@@ -20,7 +20,7 @@ from scatlas.io.files.checksums import values_digest
 from scatlas.io.files.read_errors import REMEDY
 from scatlas.io.matrices.counts_source import gene_names, open_counts
 from scatlas.io.matrices.csr_writer import CsrWriter, in_place
-from scatlas.io.products.load_moments import PlateMoments, qc_metrics
+from scatlas.io.products.load_moments import KeptCellMoments, qc_metrics
 from scatlas.io.products.rounded_values import HOW_TO_ROUND, RoundedValues
 from scatlas.io.tables.mitochondrial import mitochondrial_genes, why_bound_cannot_act
 from scatlas.io.tables.table import GENE_METRICS, METRICS
@@ -181,7 +181,7 @@ def load_plate(
             check_obs(obs)
         mt = _mitochondrial(as_given, mt_prefix, gene_names, mt_bound, notices)
 
-        of_kept = PlateMoments(kept_cells(obs)) if kept_cells else None
+        of_kept = KeptCellMoments(kept_cells(obs)) if kept_cells else None
         tally = _LoadStatistics(counts.shape[1], of_kept)
         rounded = RoundedValues(rounds=fractional == "round")
         checked = partial(_checked_blocks, counts, budget, obs, genes, mt, tally, notices, rounded)
@@ -231,7 +231,7 @@ class _LoadStatistics:
     the blocks.
     """
 
-    def __init__(self, n_genes: int, of_kept: PlateMoments | None) -> None:
+    def __init__(self, n_genes: int, of_kept: KeptCellMoments | None) -> None:
         self._of_kept = of_kept
         self.totals: list[np.ndarray] = []
         self.masked: list[np.ndarray] = []
