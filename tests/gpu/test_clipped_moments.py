@@ -14,12 +14,12 @@ from tests.gpu.shared import host_arrays, needs
 cp = pytest.importorskip("cupy")
 
 import scatlas as sa  # noqa: E402
+from scatlas.kernels.counts import qc_gpu  # noqa: E402
 from scatlas.kernels.moments import (  # noqa: E402
-    clipped_moments_cpu,
-    clipped_moments_gpu,
     count_moments_cpu,
     count_moments_gpu,
     moments_cpu,
+    moments_gpu,
 )
 
 INTEGERS = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
@@ -63,15 +63,15 @@ def test_counts_of_all_types_have_the_bits_of_the_cpu(gpu_block, rng, dtype):
     if dtype == "bool":
         bounds /= 10
     codes = rng.integers(-1, 3, len(x))
-    expected = bits(clipped_moments_cpu.moments_above(csr(x), bounds, codes))
-    assert clipped_moments_cpu.moments_above(csr(x), bounds, codes).expressed.sum() > 50
+    expected = bits(moments_cpu.moments_above(csr(x), bounds, codes))
+    assert moments_cpu.moments_above(csr(x), bounds, codes).expressed.sum() > 50
     for block in (gpu_block(csr(x)), gpu_block(x)):
         before = contents(block)
         for given in (codes, cp.asarray(codes)):
-            assert bits(clipped_moments_gpu.moments_above(block, bounds, given)) == expected
+            assert bits(moments_gpu.moments_above(block, bounds, given)) == expected
         assert contents(block) == before
-    one = bits(clipped_moments_cpu.moments_above(x, bounds[:1]))
-    assert bits(clipped_moments_gpu.moments_above(gpu_block(csr(x)), bounds[:1])) == one
+    one = bits(moments_cpu.moments_above(x, bounds[:1]))
+    assert bits(moments_gpu.moments_above(gpu_block(csr(x)), bounds[:1])) == one
 
 
 @pytest.mark.parametrize("indices", ["uint16", "int32", "uint32", "int64"])
@@ -79,19 +79,19 @@ def test_counts_of_all_types_have_the_bits_of_the_cpu(gpu_block, rng, dtype):
 def test_all_index_types(gpu_block, rng, indices, indptr):
     x = csr(some_counts(rng))
     bounds = some_bounds(rng, x, 1)
-    got = clipped_moments_gpu.moments_above(gpu_block(x, indices=indices, indptr=indptr), bounds)
-    assert bits(got) == bits(clipped_moments_cpu.moments_above(x, bounds))
+    got = moments_gpu.moments_above(gpu_block(x, indices=indices, indptr=indptr), bounds)
+    assert bits(got) == bits(moments_cpu.moments_above(x, bounds))
 
 
 def test_dense_blocks_of_any_layout(gpu_block, rng):
     x = some_counts(rng, dtype="float32")
     bounds = some_bounds(rng, x, 1)
-    expected = bits(clipped_moments_cpu.moments_above(x, bounds))
+    expected = bits(moments_cpu.moments_above(x, bounds))
     turned = cp.asfortranarray(cp.asarray(x))
     padded = cp.zeros((2 * x.shape[0], x.shape[1] + 3), dtype=x.dtype)
     padded[::2, :-3] = cp.asarray(x)
     for block in (gpu_block(x), turned, padded[::2, :-3]):
-        assert bits(clipped_moments_gpu.moments_above(block, bounds)) == expected
+        assert bits(moments_gpu.moments_above(block, bounds)) == expected
 
 
 @pytest.mark.parametrize(
@@ -102,18 +102,18 @@ def test_shapes(gpu_block, rng, shape):
     bounds = rng.gamma(1.0, 2.0, (2, shape[1]))
     codes = rng.integers(-1, 2, shape[0])
     for rows in ((bounds[:1],), (bounds, codes), (bounds, np.full(shape[0], -1))):
-        expected = bits(clipped_moments_cpu.moments_above(x, *rows))
+        expected = bits(moments_cpu.moments_above(x, *rows))
         for block in (gpu_block(csr(x)), gpu_block(x)):
-            assert bits(clipped_moments_gpu.moments_above(block, *rows)) == expected
+            assert bits(moments_gpu.moments_above(block, *rows)) == expected
 
 
 def test_no_value_and_all_values_above(gpu_block, rng):
     x = some_counts(rng, dtype="int32")
     for bound in (1e9, 0.0):
         bounds = np.full((1, x.shape[1]), bound)
-        expected = bits(clipped_moments_cpu.moments_above(x, bounds))
+        expected = bits(moments_cpu.moments_above(x, bounds))
         for block in (gpu_block(csr(x)), gpu_block(x)):
-            assert bits(clipped_moments_gpu.moments_above(block, bounds)) == expected
+            assert bits(moments_gpu.moments_above(block, bounds)) == expected
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -121,9 +121,9 @@ def test_reals(gpu_block, rng, dtype):
     x = some_counts(rng).astype(dtype)
     x *= rng.gamma(2.0, 0.5, x.shape).astype(dtype)
     bounds, codes = some_bounds(rng, x), rng.integers(-1, 3, len(x))
-    expected = clipped_moments_cpu.moments_above(x, bounds, codes)
+    expected = moments_cpu.moments_above(x, bounds, codes)
     for block in (gpu_block(csr(x)), gpu_block(x)):
-        got = clipped_moments_gpu.moments_above(block, bounds, codes)
+        got = moments_gpu.moments_above(block, bounds, codes)
         np.testing.assert_array_equal(got.expressed, expected.expressed)
         np.testing.assert_array_equal(got.sums[..., ::2], expected.sums[..., ::2])
 
@@ -132,15 +132,15 @@ def test_one_result_whatever_the_schedule_and_the_blocks(gpu_block, rng):
     x = some_counts(rng, 3000, 60)
     bounds, codes = some_bounds(rng, x), rng.integers(-1, 3, 3000)
     order = rng.permutation(3000)
-    expected = bits(clipped_moments_gpu.moments_above(gpu_block(csr(x)), bounds, codes))
+    expected = bits(moments_gpu.moments_above(gpu_block(csr(x)), bounds, codes))
     for _ in range(3):
-        got = clipped_moments_gpu.moments_above(gpu_block(csr(x)), bounds, codes)
+        got = moments_gpu.moments_above(gpu_block(csr(x)), bounds, codes)
         assert bits(got) == expected
-    got = clipped_moments_gpu.moments_above(gpu_block(csr(x[order])), bounds, codes[order])
+    got = moments_gpu.moments_above(gpu_block(csr(x[order])), bounds, codes[order])
     assert bits(got) == expected
     pieces = zip(np.split(x, [13, 777]), np.split(codes, [13, 777]), strict=True)
     folded = moments_cpu.merge_in_place(
-        [clipped_moments_gpu.moments_above(gpu_block(csr(a)), bounds, b) for a, b in pieces]
+        [moments_gpu.moments_above(gpu_block(csr(a)), bounds, b) for a, b in pieces]
     )
     assert bits(folded) == expected
 
@@ -158,13 +158,13 @@ def test_moments_of_counts(gpu_block, rng, dtype):
 def test_what_counts_are(gpu_block, kind):
     x = np.array([[0, 3, 0], [1, 0, 100]])
     for dtype in (*INTEGERS, "float32", "float64"):
-        assert clipped_moments_gpu.holds_counts(gpu_block(kind(x.astype(dtype))))
-        assert clipped_moments_gpu.holds_counts(gpu_block(kind(x[:0].astype(dtype))))
+        assert qc_gpu.holds_counts(gpu_block(kind(x.astype(dtype))))
+        assert qc_gpu.holds_counts(gpu_block(kind(x[:0].astype(dtype))))
     for bad in (0.5, -1.0, np.nan, 1e-30):
         odd = x.astype(np.float64)
         odd[1, 0] = bad
-        assert not clipped_moments_gpu.holds_counts(gpu_block(kind(odd)))
-    assert not clipped_moments_gpu.holds_counts(gpu_block(kind(-x)))
+        assert not qc_gpu.holds_counts(gpu_block(kind(odd)))
+    assert not qc_gpu.holds_counts(gpu_block(kind(-x)))
 
 
 # --- public function --------------------------------------------------------------------------

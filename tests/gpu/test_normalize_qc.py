@@ -154,7 +154,7 @@ def test_counts_are_summed_exactly(rng, gpu_block, types, shape, dense):
     if shape[1]:  # no masks without genes: the CPU kernel refuses them, too
         ns = sorted({min(n, shape[1]) for n in (1, 2, 50, 100, 200, 500)})
         check_qc(qc_gpu.qc_block(block, masks, ns), qc_cpu.qc_block(host, masks, ns))
-    for name in ("row_totals", "row_sums", "row_positive", "gene_sums", "gene_positive"):
+    for name in ("row_totals", "row_sums", "row_positive", "gene_totals", "gene_positive"):
         same(getattr(qc_gpu, name)(block), getattr(qc_cpu, name)(host))
     same(qc_gpu.row_sums(block, masks[0]), qc_cpu.row_sums(host, masks[0]))
     for fraction in (0.0, 0.05, 0.5):
@@ -189,7 +189,7 @@ def test_reals(rng, gpu_block, dtype, dense):
     check_qc(runs[0], qc_cpu.qc_block(host, masks, ns), 1e-12, scale)
     for run in runs[1:]:
         check_qc(run, runs[0])
-    same(qc_gpu.gene_sums(block), qc_cpu.gene_sums(host), 1e-12, scale)
+    same(qc_gpu.gene_totals(block), qc_cpu.gene_totals(host), 1e-12, scale)
     same(qc_gpu.gene_positive(block), qc_cpu.gene_positive(host))
     same(qc_gpu.row_positive(block), qc_cpu.row_positive(host))
     same(qc_gpu.row_sums(block, masks[1]), qc_cpu.row_sums(host, masks[1]), 1e-12, scale)
@@ -200,7 +200,7 @@ def test_gene_sums_match_exact_arithmetic(rng, gpu_block):
     from math import fsum
 
     x = reals(rng, counts(rng, (500, 10), "float32"), "float64")
-    got = qc_cpu.round_gene_sums(qc_gpu.gene_sums(gpu_block(x)))
+    got = qc_cpu.round_gene_sums(qc_gpu.gene_totals(gpu_block(x)))
     columns = x.tocsc()
     exact = [fsum(columns.data[columns.indptr[g] : columns.indptr[g + 1]]) for g in range(10)]
     np.testing.assert_allclose(got, exact, rtol=0, atol=4e-16 * max(map(abs, exact)))
@@ -210,15 +210,15 @@ def test_gene_sums_match_exact_arithmetic(rng, gpu_block):
 def test_sums_of_any_magnitude(rng, gpu_block, scale):
     x = counts(rng, (30, 20), "float64")
     x.data *= scale
-    want = qc_cpu.gene_sums(x)
-    same(qc_gpu.gene_sums(gpu_block(x)), want, 1e-12, want.max())
+    want = qc_cpu.gene_totals(x)
+    same(qc_gpu.gene_totals(gpu_block(x)), want, 1e-12, want.max())
 
 
 def test_values_that_are_not_finite(gpu_block):
     x = np.array([[np.nan, np.inf, -np.inf, np.inf, 1.5], [1, 2, 3, -np.inf, 0]])
     for host in (x, sp.csr_matrix(x), x.astype(np.float32)):
         block = gpu_block(host)
-        same(qc_gpu.gene_sums(block), qc_cpu.gene_sums(host))
+        same(qc_gpu.gene_totals(block), qc_cpu.gene_totals(host))
         same(qc_gpu.row_sums(block), qc_cpu.row_sums(host))
         same(qc_gpu.row_totals(block), qc_cpu.row_totals(host))
         same(qc_gpu.top_totals(block, [1]), qc_cpu.top_totals(host, [1]))

@@ -215,19 +215,16 @@ def _layers_from_sums(
     def compute(rows: slice) -> None:
         n_values = n if n.shape[0] == 1 else n[rows]
         outs = (None if out is None else out[rows] for out in (mean, var))
-        kernels.mean_var(total.at(rows), n_values, dof, *outs)
+        kernels.mean_var(total.map(lambda part: part[rows]), n_values, dof, *outs)
 
     n_rows, n_columns = total.sums.shape
     step = max(1, _SUMS_PER_CALL // max(1, n_columns))
     slices = [slice(lo, min(lo + step, n_rows)) for lo in range(0, n_rows, step)]
-    # A GPU computes on this thread's stream.
-    n_workers = 1 if kind.gpu else min(n_threads(), len(slices))
-    if n_workers <= 1:
+    if kind.gpu:  # on this thread's stream
         for rows in slices:
             compute(rows)
     else:
-        with ThreadPoolExecutor(n_workers, "scatlas-mean-var") as pool:
-            list(pool.map(compute, slices))
+        blocks.for_each(compute, slices)
     return layers
 
 

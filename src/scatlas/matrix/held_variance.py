@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _TOLERANCE = 0.1
 
 
-class PlateMoments(NamedTuple):
+class ColumnMomentsByPlate(NamedTuple):
     """Moments of the columns of a matrix by plate, the same whatever its blocks."""
 
     # int64 [n_plates]: cells
@@ -31,7 +31,7 @@ class PlateMoments(NamedTuple):
     variance: Floats
 
     @classmethod
-    def read(cls, x: Any, codes: Ints, n_plates: int) -> PlateMoments:
+    def read(cls, x: Any, codes: Ints, n_plates: int) -> ColumnMomentsByPlate:
         """Compute the moments in one pass; `codes` has the plate of each cell, negative: none."""
         sizes = np.bincount(codes[codes >= 0], minlength=n_plates)
         found = aggregate_rows(x, codes, sizes, ("mean", "var"), 1)
@@ -53,7 +53,9 @@ class PlateMoments(NamedTuple):
         return np.where(constant, 1.0, np.sqrt(variance))
 
 
-def held_variance(genes: PlateMoments, components: PlateMoments, names: list[str]) -> pd.DataFrame:
+def held_variance(
+    genes: ColumnMomentsByPlate, components: ColumnMomentsByPlate, names: list[str]
+) -> pd.DataFrame:
     """Table of the variance of each plate around its own mean, and the share that components hold.
 
     ``genes`` are moments of the values from which the components were computed, ``components``

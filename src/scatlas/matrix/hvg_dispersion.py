@@ -59,10 +59,7 @@ def dispersion_table(
     flavor: str = "seurat",
     n_bins: int = 20,
     n_top_genes: int | None = None,
-    min_mean: float = 0.0125,
-    max_mean: float = 3,
-    min_disp: float = 0.5,
-    max_disp: float = np.inf,
+    cutoffs: Cutoffs = DEFAULT_CUTOFFS,
     ranked: NDArray[np.bool_] | None = None,
     index: pd.Index | None = None,
 ) -> pd.DataFrame:
@@ -77,7 +74,6 @@ def dispersion_table(
 
     if ranked is None:
         ranked = np.ones(np.size(mean), dtype=bool)
-    cutoffs = Cutoffs(min_mean, max_mean, min_disp, max_disp)
     means, dispersion, bins, norm, selected = _normalized_dispersions(
         mean, var, ranked, flavor, n_bins, n_top_genes, cutoffs
     )
@@ -134,7 +130,7 @@ def _normalized_dispersions(
     return _Dispersions(means, dispersion, bins, norm, selected)
 
 
-def hvg_table(
+def moments_table(
     moments: Moments,
     names: pd.Index,
     *,
@@ -160,9 +156,9 @@ def hvg_table(
             flavor=flavor,
             n_bins=n_bins,
             n_top_genes=n_top_genes,
+            cutoffs=cutoffs,
             ranked=ranked,
             index=names,
-            **cutoffs._asdict(),
         )
     options = flavor, n_bins, n_top_genes, cutoffs
     found = []

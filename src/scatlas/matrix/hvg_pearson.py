@@ -1,13 +1,11 @@
 """Genes ranked by the variance of their Pearson residuals: the flavour pearson_residuals.
 
-Two passes over the counts, whatever the number of batches: totals of cells and genes, then the
-residuals of nonzero counts. The residuals of zeros follow from the totals, which have far fewer
-different values than there are cells.
+A second pass takes the residuals of nonzero counts. Those of zeros follow from the totals of cells
+and genes, which have far fewer different values than there are cells.
 """
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,23 +15,12 @@ from scatlas._util.numbers import whole_number
 from scatlas.arrays.kinds import kind_of
 from scatlas.errors import InputError
 from scatlas.kernels.dispatch import kernels_for
-from scatlas.matrix.hvg_dispersion import ranked_genes
-from scatlas.matrix.hvg_ranks import (
-    mask_codes,
-    median_rank,
-    pool_groups,
-    select_groups,
-    select_top,
-)
 
 if TYPE_CHECKING:
-    import pandas as pd
     from numpy.typing import NDArray
 
     from scatlas.kernels.moments.moments_cpu import Moments
     from scatlas.kernels.moments.pearson_cpu import PearsonModel
-
-    _BlockResult = tuple[Moments, list[NDArray[Any]], bool]
 
 FLAVOR = "pearson_residuals"
 # Columns of a table that are written to var, in scanpy's order; nbatches, intersection: of batches.
@@ -47,29 +34,8 @@ _GENES_AT_ONCE = 256
 _GPU_VALUES_AT_ONCE = 2**24
 
 
-def hvg_table(
-    x: Any,
-    names: pd.Index,
-    codes: NDArray[np.int64] | None,
-    batches: list[Any] | None,
-    *,
-    cell_mask: NDArray[np.bool_] | None = None,
-    n_top_genes: int | None = None,
-    theta: float = 100,
-    clip: float | None = None,
-    check_values: bool = True,
-    min_cells: int | None = None,
-    genes: NDArray[np.bool_] | None = None,
-) -> pd.DataFrame:
-    """Table of :func:`highly_variable_genes`, flavour pearson_residuals, with scanpy's columns.
-
-    Arguments are those of :func:`scatlas.matrix.hvg_v3.hvg_table` and of
-    :func:`highly_variable_genes`.
-    """
-    import pandas as pd
-
-    from scatlas.matrix.gene_moments import check_finite_moments
-
+def check_options(n_top_genes: int | None, theta: float, clip: float | None) -> int:
+    """Number of top genes; refuse options that are missing or out of range."""
     if n_top_genes is None:
         msg = f"flavor={FLAVOR!r} ranks genes and has no cutoffs: give n_top_genes"
         raise InputError(msg)
@@ -80,57 +46,10 @@ def hvg_table(
     if clip is not None and not clip >= 0:
         msg = f"clip={clip} must not be negative"
         raise InputError(msg)
-    codes = mask_codes(codes, cell_mask)
-    moments, totals, are_counts = _moments_and_totals(x, codes, check=check_values)
-    if not are_counts:
-        msg = f"`flavor={FLAVOR!r}` expects raw count data, but non-integers were found."
-        warnings.warn(msg, stacklevel=4)
-    check_finite_moments(moments, names, f"counts for flavor={FLAVOR!r}")
-    total = pool_groups(moments)
-    ranked = ranked_genes(total.expressed[0], min_cells, genes)
-    moments = select_groups(moments, moments.groups < (1 if batches is None else len(batches)))
-    variances = _residual_variances(x, moments, totals, codes, batches, theta, clip)
-    variances[:, ~ranked] = np.nan
-
-    rank, n_batches = median_rank(variances, ranked, n_top_genes)
-    table = pd.DataFrame({"means": total.mean[0], "variances": total.var[0]}, index=names)
-    table["residual_variances"] = np.mean(variances, axis=0)
-    table["highly_variable_rank"] = rank
-    if batches is not None:
-        table["highly_variable_nbatches"] = n_batches
-        table["highly_variable_intersection"] = n_batches == len(variances)
-    keys = np.where(np.isnan(rank), np.inf, rank), -n_batches
-    table["highly_variable"] = select_top(keys, ranked, n_top_genes)
-    return table
+    return n_top_genes
 
 
-def _moments_and_totals(
-    x: Any, codes: NDArray[np.int64] | None, *, check: bool
-) -> tuple[Moments, NDArray[np.float64], bool]:
-    """Moments per group, total per cell, whether all values are counts (if checked); one pass."""
-    from scatlas.kernels.moments import moments_cpu
-
-    count_kernels = kernels_for("moments.count_moments", x)
-    clip_kernels = kernels_for("moments.clipped_moments", x)
-    row_sums = kernels_for("counts.qc", x).row_sums
-
-    def block_moments(block: Any, *codes: NDArray[np.int64]) -> _BlockResult:
-        are_counts = not check or clip_kernels.holds_counts(block)
-        return count_kernels.moments_of_counts(block, *codes), [row_sums(block)], are_counts
-
-    def combine(parts: list[_BlockResult]) -> _BlockResult:
-        moments, totals, are_counts = zip(*parts, strict=True)
-        # In place: new lists would take time quadratic in the number of blocks.
-        for part in totals[1:]:
-            totals[0].extend(part)
-        return moments_cpu.merge_in_place(moments), totals[0], all(are_counts)
-
-    rows = () if codes is None else (codes,)
-    moments, totals, are_counts = blocks.reduce(block_moments, combine, x, *rows)
-    return moments, np.concatenate(totals).astype(np.float64), are_counts
-
-
-def _residual_variances(
+def residual_variances(
     x: Any,
     moments: Moments,
     totals: NDArray[np.float64],

@@ -13,6 +13,7 @@ from scatlas import blocks
 from scatlas.errors import InputError
 from scatlas.kernels.dispatch import kernels_for
 from scatlas.kernels.moments.shares import rounded_moments, share_scales
+from scatlas.matrix.gene_moments import normalized_moments
 from scatlas.matrix.hvg_dispersion import dispersion_table, ranked_genes
 
 if TYPE_CHECKING:
@@ -39,15 +40,10 @@ def share_moments(
     total 0, so that these stay as they are after :func:`hvg_of_share_moments` has applied it. The
     bits are those that ``load_plate`` writes.
     """
-    from scatlas.kernels.moments import moments_cpu
-
     of_all, keep = np.zeros(x.shape[0], np.int64), np.zeros(x.shape[0], bool)
     of_all[rows], keep[rows] = totals, True
-    kernels = kernels_for("moments.count_moments", x)
     scales = share_scales(of_all, keep, target_sum)
-    return rounded_moments(
-        blocks.reduce(kernels.normalized_moments, moments_cpu.merge_in_place, x, scales)
-    )
+    return rounded_moments(normalized_moments(x, scales, log=False))
 
 
 @blocks.passes(1)

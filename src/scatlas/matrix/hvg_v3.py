@@ -1,12 +1,11 @@
 """Genes ranked by their variance relative to that expected from their mean: flavours seurat_v3.
 
-Two passes over the counts, whatever the number of batches: moments of all genes in all batches, and
-moments of the counts above a bound per gene, which comes from a fit on the former.
+A second pass over the counts takes the moments of those above a bound per gene, which comes from a
+fit on the moments of all counts.
 """
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,19 +15,8 @@ from scatlas._util.extras import from_extra
 from scatlas._util.numbers import whole_number
 from scatlas.errors import InputError
 from scatlas.kernels.dispatch import kernels_for
-from scatlas.matrix.hvg_dispersion import ranked_genes
-from scatlas.matrix.hvg_ranks import (
-    mask_codes,
-    median_rank,
-    pool_groups,
-    select_groups,
-    select_top,
-)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import pandas as pd
     from numpy.typing import NDArray
 
     from scatlas.kernels.moments.moments_cpu import Moments
@@ -44,94 +32,37 @@ _N_TOP_GENES = 2000
 _MIN_GENES_PER_FIT = 4
 
 
-def hvg_table(
-    x: Any,
-    names: pd.Index,
-    codes: NDArray[np.int64] | None,
-    batches: list[Any] | None,
-    *,
-    flavor: str,
-    cell_mask: NDArray[np.bool_] | None = None,
-    n_top_genes: int | None = None,
-    span: float = 0.3,
-    check_values: bool = True,
-    min_cells: int | None = None,
-    genes: NDArray[np.bool_] | None = None,
-) -> pd.DataFrame:
-    """Table of :func:`highly_variable_genes` for the flavours seurat_v3 and seurat_v3_paper.
-
-    ``codes`` has the batch of each cell, None for one batch; cells without batch, ``len(batches)``,
-    affect the columns ``means`` and ``variances`` only. ``cell_mask`` says which cells to include,
-    and ``genes`` is as in :func:`scatlas.matrix.hvg_dispersion.ranked_genes`.
-    """
-    import pandas as pd
-
+def check_options(n_top_genes: int | None, span: float) -> int:
+    """Number of top genes; refuse a span out of range, and a missing scikit-misc."""
     with from_extra():
-        from skmisc.loess import loess
-
-    from scatlas.matrix.gene_moments import check_finite_moments
+        import skmisc.loess  # noqa: F401
 
     n_top_genes = _N_TOP_GENES if n_top_genes is None else n_top_genes
     n_top_genes = whole_number(n_top_genes, "n_top_genes", least=1)
     if not 0 < span <= 1:
         msg = f"span={span} must be above 0 and at most 1: it is a share of the genes"
         raise InputError(msg)
-    codes = mask_codes(codes, cell_mask)
-    moments, are_counts = _count_moments(x, codes, check=check_values)
-    if not are_counts:
-        msg = f"`{flavor=!r}` expects raw count data, but non-integers were found."
-        warnings.warn(msg, stacklevel=4)
-    check_finite_moments(moments, names, f"counts for flavor={flavor!r}")
+    return n_top_genes
 
-    total = pool_groups(moments)
-    ranked = ranked_genes(total.expressed[0], min_cells, genes)
-    moments = select_groups(moments, moments.groups < (1 if batches is None else len(batches)))
+
+def normalized_variances(
+    x: Any,
+    moments: Moments,
+    ranked: NDArray[np.bool_],
+    codes: NDArray[np.int64] | None,
+    batches: list[Any] | None,
+    span: float,
+    flavor: str,
+) -> NDArray[np.float64]:
+    """Variance of counts, clipped at a bound and divided by the spread, per group and gene."""
+    from scatlas.kernels.moments.moments_cpu import clipped_squares
+
     spread = np.ones(moments.mean.shape)
     for at, (group, mean, var) in enumerate(
         zip(moments.groups, moments.mean, moments.var, strict=True)
     ):
         where = "" if batches is None else f" in batch {batches[group]!r}"
-        spread[at] = _expected_spread(loess, mean, var, ranked, span, flavor, where)
-    norm = _normalized_variances(x, moments, spread, codes)
-    norm[:, ~ranked] = np.nan
-
-    rank, n_batches = median_rank(norm, ranked, n_top_genes)
-    table = pd.DataFrame({"means": total.mean[0], "variances": total.var[0]}, index=names)
-    table["gene_name"] = names
-    if batches is not None:
-        table["highly_variable_nbatches"] = n_batches
-    table["highly_variable_rank"] = rank
-    table["variances_norm"] = np.mean(norm, axis=0)
-    by_rank, by_batches = np.where(np.isnan(rank), np.inf, rank), -n_batches
-    keys = (by_batches, by_rank) if flavor == "seurat_v3" else (by_rank, by_batches)
-    table["highly_variable"] = select_top(keys, ranked, n_top_genes)
-    return table
-
-
-def _count_moments(x: Any, codes: NDArray[np.int64] | None, *, check: bool) -> tuple[Moments, bool]:
-    """Moments of each group in one pass, and, if checked, whether all values are counts."""
-    from scatlas.kernels.moments import moments_cpu
-
-    count_kernels = kernels_for("moments.count_moments", x)
-    clip_kernels = kernels_for("moments.clipped_moments", x)
-
-    def block_moments(block: Any, *codes: NDArray[np.int64]) -> tuple[Moments, bool]:
-        are_counts = not check or clip_kernels.holds_counts(block)
-        return count_kernels.moments_of_counts(block, *codes), are_counts
-
-    def combine(parts: list[tuple[Moments, bool]]) -> tuple[Moments, bool]:
-        moments, are_counts = zip(*parts, strict=True)
-        return moments_cpu.merge_in_place(moments), all(are_counts)
-
-    return blocks.reduce(block_moments, combine, x, *(() if codes is None else (codes,)))
-
-
-def _normalized_variances(
-    x: Any, moments: Moments, spread: NDArray[np.float64], codes: NDArray[np.int64] | None
-) -> NDArray[np.float64]:
-    """Variance of counts, clipped at a bound and divided by the spread, per group and gene."""
-    from scatlas.kernels.moments.clipped_moments_cpu import clipped_squares
-
+        spread[at] = _expected_spread(mean, var, ranked, span, flavor, where)
     n_cells = moments.n_cells[:, None]
     bounds = spread * np.sqrt(n_cells) + moments.mean
     above = _moments_above(x, bounds, moments.groups, codes)
@@ -147,7 +78,7 @@ def _moments_above(
     """Moments of the values above the bounds of their group and gene, in one pass."""
     from scatlas.kernels.moments import moments_cpu
 
-    kernels = kernels_for("moments.clipped_moments", x)
+    kernels = kernels_for("moments.moments", x)
     rows: tuple[NDArray[np.int64], ...] = ()
     if codes is not None:
         bounds_by_code = np.full((groups[-1] + 1, bounds.shape[1]), np.inf)
@@ -163,7 +94,6 @@ def _moments_above(
 
 
 def _expected_spread(
-    loess: Callable[..., Any],
     mean: NDArray[np.float64],
     var: NDArray[np.float64],
     ranked: NDArray[np.bool_],
@@ -172,6 +102,8 @@ def _expected_spread(
     where: str,
 ) -> NDArray[np.float64]:
     """Standard deviation expected from a gene's mean; 1 for constant and unranked genes."""
+    from skmisc.loess import loess
+
     varies = ranked & (var > 0)
     if (mean[varies] <= 0).any():
         msg = f"genes have a mean below 0{where}: flavor={flavor!r} expects counts"

@@ -135,7 +135,8 @@ def _rank(found: GroupSums, by: str, n_genes: int) -> Iterator[dict[str, Any]]:
         few = ", ".join(names[sizes < 2])
         logger.warning("groups of %s with one cell have no marker genes: %s", by, few)
     # Groups of one column are neighbours, so this is a view.
-    moments = moments_of_sums(found.sums.at(slice(at[0], at[-1] + 1)), sizes, found.genes)
+    sums = found.sums.map(lambda part: part[at[0] : at[-1] + 1])
+    moments = moments_of_sums(sums, sizes, found.genes)
     for group, scores, pvals in welch(moments, tested):
         yield from (
             {"by": by, "group": names[group], **row}

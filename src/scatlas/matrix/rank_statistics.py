@@ -5,15 +5,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from scatlas.errors import InputError
 from scatlas.kernels.moments import group_sums_cpu
-from scatlas.kernels.moments.group_sums_cpu import Sums
-from scatlas.kernels.moments.other_group_sums_cpu import other_group_sums
+from scatlas.kernels.moments.group_sums_cpu import Sums, other_group_sums
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -172,17 +171,15 @@ def _mean_var(
     shape = total.sums.shape
     mean = np.empty(shape)
     var = None if total.squares is None else np.empty(shape)
+    total = replace(total, nonzero=None)
+
+    def part_of(genes: slice) -> Sums:
+        return total.map(lambda array: np.ascontiguousarray(array[:, genes]))
+
     step = max(1, _AT_ONCE // max(1, shape[0]))
     for first in range(0, shape[1], step):
         genes = slice(first, first + step)
-        part = Sums(
-            total.whole,
-            *(
-                None if array is None else np.ascontiguousarray(array[:, genes])
-                for array in (total.sums, total.errors, total.squares, total.square_errors, None)
-            ),
-        )
-        part = other_group_sums(part) if rest else part
+        part = other_group_sums(part_of(genes)) if rest else part_of(genes)
         part_mean = np.empty(part.sums.shape)
         part_var = None if var is None else np.empty(part.sums.shape)
         group_sums_cpu.mean_var(part, n[:, None], 1, part_mean, part_var)

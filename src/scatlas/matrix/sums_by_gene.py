@@ -49,15 +49,16 @@ def exact_totals(x: Any, n_values: int) -> tuple[NDArray[Any], NDArray[np.int64]
     if not _is_exact(x):
         return None
     dtype = sum_dtype(x.dtype)
-    (cells,), (genes,) = _sum_parts(x, add_totals, (), [(x.shape[0],)], [dtype], [dtype])
+    (cells,), (genes,) = _sum_parts(x, add_totals, (False,), [(x.shape[0],)], [dtype], [dtype])
     return cells, genes.astype(np.int64)
 
 
 def numbers_above_zero(x: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Number of values above zero in each cell and in each gene of a CSC matrix."""
-    from scatlas.kernels.counts.qc_by_gene_cpu import add_positive
+    from scatlas.kernels.counts.qc_by_gene_cpu import add_totals
 
-    (cells,), (genes,) = _sum_parts(x, add_positive, (), [(x.shape[0],)], [np.int64], [np.int64])
+    kinds = [np.int64], [np.int64]
+    (cells,), (genes,) = _sum_parts(x, add_totals, (True,), [(x.shape[0],)], *kinds)
     return cells, genes
 
 

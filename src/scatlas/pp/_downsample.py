@@ -121,7 +121,7 @@ def _parse_targets(wanted: NDArray[Any], n_cells: int) -> NDArray[np.int64]:
 def _block_totals(block: Any) -> NDArray[np.int64]:
     from scatlas.kernels.counts.downsample_cpu import MAX_COUNTS
 
-    if not kernels_for("moments.clipped_moments", block).holds_counts(block):
+    if not kernels_for("counts.qc", block).holds_counts(block):
         msg = "downsample_counts needs counts, but X holds fractions, negative or missing values"
         raise InputError(msg)
     totals = kernels_for("counts.qc", block).row_sums(block)

@@ -187,6 +187,6 @@ def _counts_or_numbers(x: Any, axis: str, *, by_counts: bool) -> np.ndarray:
         if not by_counts:
             return kernels.gene_positive(block)
         check_range(block, x.shape[0])
-        return kernels.gene_sums(block)
+        return kernels.gene_totals(block)
 
     return round_gene_sums(blocks.reduce(gene_numbers, add_gene_sums, x))

@@ -10,8 +10,13 @@ import numpy as np
 from scatlas import blocks, columns, elements
 from scatlas.errors import InputError
 from scatlas.matrix import hvg_dispersion, hvg_pearson, hvg_v3
-from scatlas.matrix.hvg import check_cells, check_flavor, normalized_count_moments
-from scatlas.matrix.hvg_dispersion import DEFAULT_CUTOFFS, Cutoffs, hvg_table
+from scatlas.matrix.hvg import (
+    check_cells,
+    check_flavor,
+    count_table,
+    normalized_count_moments,
+)
+from scatlas.matrix.hvg_dispersion import DEFAULT_CUTOFFS, Cutoffs, moments_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -194,7 +199,7 @@ def highly_variable_genes(
         cutoffs = Cutoffs(min_mean, max_mean, min_disp, max_disp)
         if n_top_genes is not None and cutoffs != DEFAULT_CUTOFFS:
             warnings.warn("If you pass `n_top_genes`, all cutoffs are ignored.", stacklevel=3)
-        table = hvg_table(
+        table = moments_table(
             _moments(adata, x, codes, scales, flavor),
             names,
             batches=batches,
@@ -205,18 +210,20 @@ def highly_variable_genes(
             min_cells=min_cells,
         )
     else:
-        options: dict[str, Any] = {
-            "cell_mask": cell_mask,
-            "n_top_genes": n_top_genes,
-            "check_values": check_values,
-            "min_cells": min_cells,
-        }
-        if flavor == hvg_pearson.FLAVOR:
-            table = hvg_pearson.hvg_table(
-                x, names, codes, batches, theta=theta, clip=clip, **options
-            )
-        else:
-            table = hvg_v3.hvg_table(x, names, codes, batches, flavor=flavor, span=span, **options)
+        table = count_table(
+            x,
+            names,
+            codes,
+            batches,
+            flavor=flavor,
+            cell_mask=cell_mask,
+            n_top_genes=n_top_genes,
+            span=span,
+            theta=theta,
+            clip=clip,
+            check_values=check_values,
+            min_cells=min_cells,
+        )
     if not inplace:
         return table[table["highly_variable"]] if subset else table
     _write(adata, table, flavor, layer)

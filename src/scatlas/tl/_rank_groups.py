@@ -134,13 +134,10 @@ def moments(
 
 def _sums_on_host(total: Sums, genes: NDArray[np.int64] | None) -> Sums:
     def select(array: Any) -> Any:
-        if array is None:
-            return None
         array = blocks.on_host(array)
         return array if genes is None else array[:, genes]
 
-    arrays = (total.sums, total.errors, total.squares, total.square_errors, total.nonzero)
-    return Sums(total.whole, *map(select, arrays))
+    return total.map(select)
 
 
 # Types of the fields, as in scanpy.

@@ -308,8 +308,8 @@ def _means_of_genes(x: Any) -> NDArray[np.float64]:
     """Mean of each gene over the cells where it is not NaN, in one pass."""
     from scatlas.kernels.moments.moments_cpu import pair_sum
 
-    sum_genes = kernels_for("moments.count_moments", x).gene_sums
-    count_genes = kernels_for("counts.qc", x).gene_sums
+    sum_genes = kernels_for("moments.count_moments", x).gene_sum_pairs
+    count_genes = kernels_for("counts.qc", x).gene_totals
 
     def of_block(block: Any) -> tuple[NDArray[np.float64], NDArray[np.int64] | int]:
         sums = sum_genes(block)

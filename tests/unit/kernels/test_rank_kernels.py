@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from scipy import sparse, stats
 
 from scatlas.kernels.moments import group_sums_cpu
-from scatlas.kernels.moments.group_sums_cpu import SumKinds
-from scatlas.kernels.moments.other_group_sums_cpu import other_group_sums
+from scatlas.kernels.moments.group_sums_cpu import SumKinds, other_group_sums
 from scatlas.kernels.ranking import rank_sums_cpu
 
 DTYPES = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from scatlas import blocks
 from scatlas.errors import InputError
-from scatlas.kernels.moments import clipped_moments_cpu, moments_cpu
-from scatlas.kernels.moments.clipped_moments_cpu import clipped_squares, holds_counts, moments_above
-from scatlas.kernels.moments.count_moments_cpu import gene_sums, moments_of_counts
+from scatlas.kernels.counts.qc_cpu import holds_counts
+from scatlas.kernels.moments import moments_cpu
+from scatlas.kernels.moments.count_moments_cpu import gene_sum_pairs, moments_of_counts
+from scatlas.kernels.moments.moments_cpu import clipped_squares, moments_above
 from scatlas.matrix.hvg import hvg_of_counts
 from scatlas.pp import highly_variable_genes
 
@@ -183,7 +184,9 @@ def test_moments_of_counts_have_the_bits_of_moments(x, grouped):
 def test_gene_sums_have_the_bits_of_moments(x):
     reals = (x / 7).astype(np.float32)
     for block in (x, reals, reals / 3, np.asfortranarray(reals), csr(x), csr(reals)):
-        np.testing.assert_array_equal(gene_sums(block), moments_cpu.moments(block).sums[0, :, :2].T)
+        np.testing.assert_array_equal(
+            gene_sum_pairs(block), moments_cpu.moments(block).sums[0, :, :2].T
+        )
 
 
 @pytest.mark.parametrize("large", [2**24, 2**24 + 1, 2**31 - 1, -(2**24), -(2**24) - 1])
@@ -223,14 +226,14 @@ def counts(make_counts):
 def clipped(monkeypatch):
     """How many values each pass has found above a bound."""
     found = []
-    original = clipped_moments_cpu.moments_above
+    original = moments_cpu.moments_above
 
     def counting(*args):
         moments = original(*args)
         found.append(int(moments.expressed.sum()))
         return moments
 
-    monkeypatch.setattr(clipped_moments_cpu, "moments_above", counting)
+    monkeypatch.setattr(moments_cpu, "moments_above", counting)
     return found
 
 

@@ -16,7 +16,7 @@ from scatlas.errors import InputError
 from scatlas.matrix import gram
 from scatlas.matrix.components import components
 from scatlas.matrix.gram import GramAccumulator, GramStats, gram_stats
-from scatlas.matrix.hvg_dispersion import dispersion_table
+from scatlas.matrix.hvg_dispersion import Cutoffs, dispersion_table
 from scatlas.pp._hvg import highly_variable_genes
 from scatlas.pp._pca import pca
 from scatlas.pp._scale import scale
@@ -288,7 +288,8 @@ def test_dispersion_table_from_moments_alone():
     assert table.index[table["highly_variable"]].tolist() == ["c", "e"]
     columns = ["means", "dispersions", "mean_bin", "dispersions_norm", "highly_variable"]
     assert list(table) == columns
-    cut = dispersion_table(mean, var, n_bins=3, min_mean=0, min_disp=0.9, max_disp=1.05)
+    cutoffs = Cutoffs(min_mean=0, max_mean=3, min_disp=0.9, max_disp=1.05)
+    cut = dispersion_table(mean, var, n_bins=3, cutoffs=cutoffs)
     assert cut.index[cut["highly_variable"]].tolist() == [4]
 
 

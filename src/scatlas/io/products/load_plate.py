@@ -21,8 +21,8 @@ from scatlas.io.matrices.counts_source import gene_names, open_counts
 from scatlas.io.matrices.csr_writer import CsrWriter, in_place
 from scatlas.io.products.load_statistics import (
     HOW_TO_ROUND,
+    KeptCellMoments,
     LoadStatistics,
-    PlateMoments,
     RoundedValues,
 )
 from scatlas.io.tables.genes import mitochondrial_genes, why_bound_cannot_act
@@ -180,7 +180,7 @@ def load_plate(
             check_obs(obs)
         mt = _mitochondrial(as_given, mt_prefix, gene_names, mt_bound, notices)
 
-        of_kept = PlateMoments(kept_cells(obs)) if kept_cells else None
+        of_kept = KeptCellMoments(kept_cells(obs)) if kept_cells else None
         tally = LoadStatistics(counts.shape[1], of_kept)
         rounded = RoundedValues(rounds=fractional == "round")
         checked = partial(_checked_blocks, counts, budget, obs, genes, mt, tally, notices, rounded)

@@ -87,7 +87,7 @@ class LoadStatistics:
     follows the order of the blocks.
     """
 
-    def __init__(self, n_genes: int, of_kept: PlateMoments | None) -> None:
+    def __init__(self, n_genes: int, of_kept: KeptCellMoments | None) -> None:
         self._of_kept = of_kept
         self.totals: list[np.ndarray] = []
         self.masked: list[np.ndarray] = []
@@ -204,7 +204,7 @@ def qc_metrics(
     return dict(zip(METRICS, (totals, n_genes, masked, share), strict=True))
 
 
-class PlateMoments:
+class KeptCellMoments:
     """Moments of a plate's kept cells, which the threads that check its blocks add up.
 
     A thread takes the moments of its block while that is in its cache. Threads also merge the

@@ -28,30 +28,25 @@ def largest_integer(values: Array) -> float:
 
 @njit(nogil=True, cache=True)
 def add_totals(
-    data: Array, indices: Array, indptr: Ints, first: int, last: int, cells: Array, genes: Array
+    data: Array,
+    indices: Array,
+    indptr: Ints,
+    first: int,
+    last: int,
+    positive: bool,
+    cells: Array,
+    genes: Array,
 ) -> None:
-    """Add the values of the genes `first` to `last` to the totals of their cells and genes."""
+    """Add the values of the genes `first` to `last` to the totals of their cells and genes, or if
+    `positive` one for each value above zero.
+    """
     for gene in range(first, last):
         total = genes.dtype.type(0)
         for at in range(indptr[gene], indptr[gene + 1]):
-            value = cells.dtype.type(data[at])
+            value = cells.dtype.type(data[at] > 0) if positive else cells.dtype.type(data[at])
             cells[np.uint64(indices[at])] += value
             total += value
         genes[gene] = total
-
-
-@njit(nogil=True, cache=True)
-def add_positive(
-    data: Array, indices: Array, indptr: Ints, first: int, last: int, cells: Ints, genes: Ints
-) -> None:
-    """Add the number of values above zero, as :func:`add_totals` adds the values."""
-    for gene in range(first, last):
-        n = 0
-        for at in range(indptr[gene], indptr[gene + 1]):
-            positive = data[at] > 0
-            cells[np.uint64(indices[at])] += positive
-            n += positive
-        genes[gene] = n
 
 
 @njit(nogil=True, cache=True)

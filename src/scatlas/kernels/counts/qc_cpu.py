@@ -23,7 +23,14 @@ from scatlas.arrays.array_types import (
 )
 from scatlas.kernels.build.numba_cache import njit
 from scatlas.kernels.moments.group_sums_cpu import check_range
-from scatlas.kernels.moments.moments_cpu import moments, pair_sum
+from scatlas.kernels.moments.moments_cpu import (
+    gene_at,
+    gene_rows,
+    moments,
+    pair_sum,
+    row_of,
+    stored_values,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,6 +63,14 @@ def _all_integers(values: Array) -> bool:
         if failed:
             return False
     return True
+
+
+def holds_counts(x: Block) -> bool:
+    """Whether all values of a block are integers and none is negative."""
+    values = stored_values(x)
+    if values.dtype.kind in "ub" or values.size == 0:
+        return True
+    return bool(values.min() >= 0) and is_integral(values)
 
 
 def as_exact_int64(sums: Array, *, integral: bool) -> Array:
@@ -174,60 +189,57 @@ def dominant_genes(x: Block, max_fraction: float) -> Array:
 
 
 @njit(nogil=True, cache=True)
-def _row_positive_csr(data: Array, indptr: Ints, out: Array) -> None:
+def _count_positive(values: Array, indices: Array | None, indptr: Ints | None, out: Ints) -> None:
     for i in range(out.size):
+        of_row, _genes = row_of(values, indices, indptr, i)
         n = 0
-        for j in range(indptr[i], indptr[i + 1]):
-            n += data[j] > 0
-        out[i] = n
-
-
-@njit(nogil=True, cache=True)
-def _row_positive_dense(x: Array, out: Array) -> None:
-    for i in range(x.shape[0]):
-        n = 0
-        for j in range(x.shape[1]):
-            n += x[i, j] > 0
+        for k in range(of_row.size):
+            n += of_row[k] > 0
         out[i] = n
 
 
 def row_positive(x: Block) -> Array:
     """Number of genes above zero in each cell, int64 [cells]; explicit zeros do not count."""
     out = np.zeros(x.shape[0], np.int64)
-    if is_sparse(x):
-        _row_positive_csr(x.data, row_offsets(x), out)
-    else:
-        _row_positive_dense(np.asarray(x), out)
+    _count_positive(stored_values(x), *gene_rows(x), out)
     return out
 
 
 @njit(nogil=True, cache=True)
-def _gene_totals_csr(data: Array, indices: Array, n_values: int, out: Array) -> None:
-    for j in range(n_values):
-        out[indices[j]] += out.dtype.type(data[j])
+def _add_to_genes(
+    values: Array,
+    indices: Array | None,
+    indptr: Ints | None,
+    n_rows: int,
+    positive: bool,
+    out: Array,
+) -> None:
+    """Add each value to that of its gene, or if `positive` one for each value above zero."""
+    for i in range(n_rows):
+        of_row, genes = row_of(values, indices, indptr, i)
+        for k in range(of_row.size):
+            value = out.dtype.type(of_row[k] > 0) if positive else out.dtype.type(of_row[k])
+            out[gene_at(genes, k)] += value
 
 
-@njit(nogil=True, cache=True)
-def _gene_totals_dense(x: Array, out: Array) -> None:
-    for i in range(x.shape[0]):
-        for j in range(x.shape[1]):
-            out[j] += out.dtype.type(x[i, j])
-
-
-def gene_sums(x: Block) -> Array:
+def gene_totals(x: Block) -> Array:
     """Total of each gene over the block's cells; :func:`add_gene_sums` adds those of blocks. int64
     ``[n_genes]`` if all values are integers, else a pair: totals, rounding errors.
     """
     out: Array = np.zeros(x.shape[1], sum_dtype(x.dtype))
-    if is_sparse(x):
-        _gene_totals_csr(x.data, x.indices, x.indptr[-1], out)
-    else:
-        _gene_totals_dense(x, out)
+    _add_to_genes(stored_values(x), *gene_rows(x), x.shape[0], False, out)
     return _with_errors(x, out)
 
 
+def gene_positive(x: Block) -> Array:
+    """Number of the block's cells in which each gene is above zero, int64 [genes]."""
+    out = np.zeros(x.shape[1], np.int64)
+    _add_to_genes(stored_values(x), *gene_rows(x), x.shape[0], True, out)
+    return out
+
+
 def _with_errors(x: Block, totals: Array) -> Array:
-    """The gene totals of a block as :func:`gene_sums` returns them."""
+    """The gene totals of a block as :func:`gene_totals` returns them."""
     values = x.data if is_sparse(x) else np.ascontiguousarray(x)
     exact = as_exact_int64(totals, integral=is_integral(values))
     if exact.dtype == np.int64:
@@ -242,7 +254,7 @@ def finite_pairs(pairs: Array, totals: Array) -> Array:
 
 
 def add_gene_sums(parts: Sequence[Array]) -> Array:
-    """Sum of the results of :func:`gene_sums` of blocks, of floats with their rounding errors, so
+    """Sum of the results of :func:`gene_totals` of blocks, of floats with their rounding errors, so
     that totals do not depend on where blocks begin.
     """
     return functools.reduce(_add_pair, parts)
@@ -258,31 +270,8 @@ def _add_pair(a: Array, b: Array) -> Array:
 
 
 def round_gene_sums(sums: Array) -> Array:
-    """Totals [genes] of the sums of :func:`gene_sums`, rounded once."""
+    """Totals [genes] of the sums of :func:`gene_totals`, rounded once."""
     return sums if sums.ndim == 1 else sums[0] + sums[1]
-
-
-@njit(nogil=True, cache=True)
-def _gene_positive_csr(data: Array, indices: Array, n_values: int, out: Array) -> None:
-    for j in range(n_values):
-        out[indices[j]] += data[j] > 0
-
-
-@njit(nogil=True, cache=True)
-def _gene_positive_dense(x: Array, out: Array) -> None:
-    for i in range(x.shape[0]):
-        for j in range(x.shape[1]):
-            out[j] += x[i, j] > 0
-
-
-def gene_positive(x: Block) -> Array:
-    """Number of the block's cells in which each gene is above zero, int64 [genes]."""
-    out = np.zeros(x.shape[1], np.int64)
-    if is_sparse(x):
-        _gene_positive_csr(x.data, x.indices, x.indptr[-1], out)
-    else:
-        _gene_positive_dense(np.asarray(x), out)
-    return out
 
 
 @dataclass
@@ -294,7 +283,7 @@ class QCSums:
     cells: list[tuple[Array, Array, Array, Array]]
     """(totals [n], n_genes int64 [n], masked totals [n, masks], top totals float64 [n, ns])."""
     gene_sums: Array
-    """As :func:`gene_sums` returns them."""
+    """As :func:`gene_totals` returns them."""
     n_cells: Array
     """Number of cells in which each gene is not zero, int64 [genes]."""
 
@@ -334,10 +323,10 @@ class QCSums:
 
 
 @njit(nogil=True, cache=True)
-def _qc_csr(
-    data: Array,
-    indices: Array,
-    indptr: Ints,
+def _add_qc(
+    values: Array,
+    indices: Array | None,
+    indptr: Ints | None,
     masks: Bools,
     flagged: Bools,
     totals: Array,
@@ -347,46 +336,17 @@ def _qc_csr(
     n_cells: Ints,
 ) -> None:
     for i in range(totals.size):
+        of_row, genes = row_of(values, indices, indptr, i)
         total = totals.dtype.type(0)
         n = 0
-        for j in range(indptr[i], indptr[i + 1]):
-            value = totals.dtype.type(data[j])
-            gene = indices[j]
+        for k in range(of_row.size):
+            value, gene = totals.dtype.type(of_row[k]), gene_at(genes, k)
             total += value
             gene_totals[gene] += value
             present = value != 0
             n += present
             n_cells[gene] += present
             if flagged[gene]:  # few genes are in any mask: the others cost one look-up
-                for m in range(masks.shape[0]):
-                    if masks[m, gene]:
-                        masked[i, m] += value
-        totals[i] = total
-        n_genes[i] = n
-
-
-@njit(nogil=True, cache=True)
-def _qc_dense(
-    x: Array,
-    masks: Bools,
-    flagged: Bools,
-    totals: Array,
-    n_genes: Ints,
-    masked: Array,
-    gene_totals: Array,
-    n_cells: Ints,
-) -> None:
-    for i in range(x.shape[0]):
-        total = totals.dtype.type(0)
-        n = 0
-        for gene in range(x.shape[1]):
-            value = totals.dtype.type(x[i, gene])
-            total += value
-            gene_totals[gene] += value
-            present = value != 0
-            n += present
-            n_cells[gene] += present
-            if flagged[gene]:
                 for m in range(masks.shape[0]):
                     if masks[m, gene]:
                         masked[i, m] += value
@@ -407,13 +367,9 @@ def qc_block(x: Block, masks: Array, ns: Sequence[int] = ()) -> QCSums:
     masked: Array = np.zeros((n_cells, masks.shape[0]), dtype)
     gene_totals: Array = np.zeros(n_genes, dtype)
     gene_cells = np.zeros(n_genes, np.int64)
+    values = x.data if is_sparse(x) else np.ascontiguousarray(x)
     sums = (masks, flagged, totals, expressed, masked, gene_totals, gene_cells)
-    if is_sparse(x):
-        values = x.data
-        _qc_csr(x.data, x.indices, row_offsets(x), *sums)
-    else:
-        values = np.ascontiguousarray(x)
-        _qc_dense(values, *sums)
+    _add_qc(values, *gene_rows(x), *sums)
     integral = is_integral(values)
     cells = (
         as_exact_int64(totals, integral=integral),
@@ -449,16 +405,18 @@ def _top_of_row(values: Array, n_zeros: int, ns: Ints, out: Array) -> None:
 
 
 @njit(nogil=True, cache=True)
-def _top_csr(data: Array, indptr: Ints, n_genes: int, ns: Ints, wide: Array, out: Array) -> None:
-    for i in range(indptr.size - 1):
-        start, stop = indptr[i], indptr[i + 1]
-        _top_of_row(data[start:stop].astype(wide.dtype), n_genes - (stop - start), ns, out[i])
-
-
-@njit(nogil=True, cache=True)
-def _top_dense(x: Array, ns: Ints, wide: Array, out: Array) -> None:
-    for i in range(x.shape[0]):
-        _top_of_row(x[i].astype(wide.dtype), 0, ns, out[i])
+def _add_top(
+    values: Array,
+    indices: Array | None,
+    indptr: Ints | None,
+    n_genes: int,
+    ns: Ints,
+    wide: Array,
+    out: Array,
+) -> None:
+    for i in range(out.shape[0]):
+        of_row, _genes = row_of(values, indices, indptr, i)
+        _top_of_row(of_row.astype(wide.dtype), n_genes - of_row.size, ns, out[i])
 
 
 def top_totals(x: Block, ns: Sequence[int]) -> Array:
@@ -469,8 +427,6 @@ def top_totals(x: Block, ns: Sequence[int]) -> Array:
         raise ValueError(msg)
     out = np.zeros((x.shape[0], wanted.size))
     wide: Array = np.empty(0, sum_dtype(x.dtype))
-    if is_sparse(x):
-        _top_csr(x.data, row_offsets(x), x.shape[1], wanted, wide, out)
-    else:
-        _top_dense(np.ascontiguousarray(x), wanted, wide, out)
+    values = x.data if is_sparse(x) else np.ascontiguousarray(x)
+    _add_top(values, *gene_rows(x), x.shape[1], wanted, wide, out)
     return out

@@ -136,6 +136,15 @@ def _sums(
     return masked.get()
 
 
+def holds_counts(x: cp.ndarray | sparse.csr_matrix) -> bool:
+    values = x.data if sparse.issparse(x) else x
+    if values.dtype.kind in "ub" or values.size == 0:
+        return True
+    if not bool((values >= 0).all()):
+        return False
+    return values.dtype.kind == "i" or bool((cp.floor(values) == values).all())
+
+
 def row_totals(x: Block) -> np.ndarray:
     return as_exact_int64(row_sums(x), integral=_extent(x).integral)
 
@@ -161,7 +170,7 @@ def row_positive(x: Block) -> np.ndarray:
     return out.get()
 
 
-def gene_sums(x: Block) -> np.ndarray:
+def gene_totals(x: Block) -> np.ndarray:
     genes = _Genes(x, _extent(x), totals=True, cells=False)
     _sums(x, genes.args())
     return genes.totals()

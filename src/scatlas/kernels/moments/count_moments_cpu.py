@@ -97,7 +97,7 @@ def moments_of_counts(x: Block, codes: NDArray[np.integer] | None = None) -> Mom
     return moments(x, codes)
 
 
-def gene_sums(x: Block) -> Floats:
+def gene_sum_pairs(x: Block) -> Floats:
     """Sum of each gene and its rounding error ``[2, n_genes]``, with the bits of
     :func:`moments_of_counts`: dense blocks take a tenth of the time, because sums alone are added
     to on vectors.

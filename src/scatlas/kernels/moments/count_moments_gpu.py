@@ -39,5 +39,5 @@ def moments_of_counts(x: cp.ndarray | sparse.csr_matrix, codes: Any = None) -> M
     return moments(x, codes)
 
 
-def gene_sums(x: cp.ndarray | sparse.csr_matrix) -> NDArray[np.float64]:
+def gene_sum_pairs(x: cp.ndarray | sparse.csr_matrix) -> NDArray[np.float64]:
     return np.ascontiguousarray(moments(x).sums[0, :, :2].T)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from scatlas.arrays.array_types import Array, Block, Floats, Ints, is_sparse
 from scatlas.errors import InputError
 from scatlas.kernels.build.numba_cache import njit
 from scatlas.kernels.moments.moments_cpu import (
@@ -27,10 +26,15 @@ from scatlas.kernels.moments.moments_cpu import (
     row_of,
     square_error,
     squared_deviations,
+    stored_values,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import DTypeLike, NDArray
+
+    from scatlas.arrays.array_types import Array, Block, Floats, Ints
 
 # Kernels skip sums whose array is empty.
 _NO_FLOATS = np.zeros((0, 0))
@@ -83,10 +87,10 @@ class Sums:
             array(wanted.nonzero, np.int64),
         )
 
-    def at(self, rows: slice) -> Sums:
-        """Sums of some rows: views of these arrays."""
+    def map(self, change: Callable[[Any], Any]) -> Sums:
+        """Sums whose arrays, other than None, are changed by a function."""
         parts = (self.sums, self.errors, self.squares, self.square_errors, self.nonzero)
-        return Sums(self.whole, *(None if part is None else part[rows] for part in parts))
+        return Sums(self.whole, *(None if part is None else change(part) for part in parts))
 
     def add(self, groups: Any, part: Sums) -> None:
         """Add the sums of other cells: ``part`` has one row for each of the distinct `groups`."""
@@ -148,7 +152,7 @@ def add(
     # Sorted by group, cells in their order, so that the sums of a group stay in the cache.
     rows = rows[np.argsort(codes[rows], kind="stable")]
     columns = None if columns is None else columns.astype(np.int64)
-    values = as_numba_dtype(x.data if is_sparse(x) else np.asarray(x))
+    values = as_numba_dtype(stored_values(x))
     exact = into.whole or values.dtype.char in EXACT_SQUARES
     where = rows, codes[rows].astype(np.int64), columns
     empty, no_errors = (_NO_INTS, None) if into.whole else (_NO_FLOATS, _NO_FLOATS)
@@ -169,6 +173,42 @@ def group_sums(x: Any, codes: NDArray[np.integer], wanted: SumKinds) -> tuple[In
     sums = zeros((groups.size, x.shape[1]), x.dtype, wanted)
     add(x, local, sums)
     return groups, sums
+
+
+def other_group_sums(total: Sums) -> Sums:
+    """Sums over all other groups, for each group.
+
+    Integers are the total less the group. Floats are not subtracted: if one group dominates, the
+    difference is mostly rounding error. They are summed from the first and from the last group
+    instead, with their errors, so that the sums of a gene that is constant outside a group are
+    exact.
+    """
+    nonzero = _others_of_integers(total.nonzero)
+    if total.whole:
+        sums, squares = _others_of_integers(total.sums), _others_of_integers(total.squares)
+        return Sums(total.whole, sums, None, squares, None, nonzero)
+    pairs = _others_of_pairs(total.sums, total.errors)
+    square_pairs = _others_of_pairs(total.squares, total.square_errors)
+    return Sums(total.whole, *pairs, *square_pairs, nonzero)
+
+
+def _others_of_integers(array: Ints | None) -> Ints | None:
+    return None if array is None else array.sum(axis=0) - array
+
+
+def _others_of_pairs(
+    high: Floats | None, low: Floats | None
+) -> tuple[Floats | None, Floats | None]:
+    if high is None or low is None:
+        return None, None
+    others, other_errors = np.zeros(high.shape), np.zeros(low.shape)
+    for order in (range(len(high)), reversed(range(len(high)))):
+        so_far = np.zeros(high.shape[1]), np.zeros(high.shape[1])
+        for group in order:
+            pair = pair_sum(others[group], other_errors[group], *so_far)
+            others[group], other_errors[group] = pair
+            so_far = pair_sum(*so_far, high[group], low[group])
+    return others, other_errors
 
 
 def mean_var(total: Sums, n: Ints, dof: int, mean: Any, var: Any) -> None:
@@ -227,7 +267,7 @@ def _add_rows(
 
 
 @njit(nogil=True, cache=True)
-def _column_at(columns: Ints | None, gene: Any) -> int:
+def _column_at(columns: Ints | None, gene: Any) -> np.int64:
     return np.int64(gene) if columns is None else columns[gene]
 
 

@@ -52,6 +52,11 @@ class Moments:
     sums: Floats  # [n_groups, n_genes, 4]: sum, its error, sum of squares, its error
     expressed: Ints  # [n_groups, n_genes], cells with a value above zero
 
+    def select(self, groups: Any) -> Moments:
+        """Moments of some groups, by positions or a mask."""
+        arrays = (self.groups, self.n_cells, self.sums, self.expressed)
+        return Moments(*(array[groups] for array in arrays))
+
     @cached_property
     def _mean_var(self) -> tuple[Floats, Floats]:
         return _mean_var(self.sums, self.n_cells)
@@ -85,12 +90,13 @@ def moments(
     groups, local = local_groups(codes, n_rows)
     sums = aligned.zeros((groups.size, n_genes, 4))
     expressed = np.zeros((groups.size, n_genes), dtype=np.int64)
-    values = x.data if is_sparse(x) else np.asarray(x)
+    values = stored_values(x)
     if expm1:
         values = expm1_values(values, log_base)
+    exact = values.dtype.char in EXACT_SQUARES
     grid = grid_of(values, n_rows) if values.dtype == np.float32 else 0.0
     if not grid:
-        add_pairs(x, values, local, None, sums, expressed)
+        _add_pairs(values, *gene_rows(x), local, None, exact, sums, expressed)
     elif is_sparse(x):
         offsets = np.where(local < 0, -1, 4 * n_genes * local)
         add_rows(values, x.indices, row_offsets(x), offsets, grid, sums.reshape(-1))
@@ -101,14 +107,39 @@ def moments(
     return Moments(groups, group_sizes(local, groups.size), sums, expressed)
 
 
-def add_pairs(
-    x: Block, values: Array, local: Ints, bounds: Floats | None, sums: Floats, expressed: Ints
-) -> None:
-    """Add to the sums of the groups, which carry their errors. `values` are those that `x` stores,
-    or others in their places; of `bounds` ``[n_groups, n_genes]`` only values above them count.
+def moments_above(x: Block, bounds: Floats, codes: NDArray[np.integer] | None = None) -> Moments:
+    """Moments per group and gene of the values above their bounds ``[n_groups, n_genes]``.
+
+    Bounds are not negative; above NaN there is no value. ``n_cells`` counts all cells of a group,
+    ``expressed`` those above the bound. Few values are above a bound: a block costs one comparison
+    per value.
     """
+    groups, local = local_groups(codes, x.shape[0])
+    sums = np.zeros((groups.size, x.shape[1], 4))
+    n_above = np.zeros(sums.shape[:2], dtype=np.int64)
+    values = stored_values(x)
+    bounds = np.ascontiguousarray(bounds[groups], dtype=np.float64)
     exact = values.dtype.char in EXACT_SQUARES
-    _add_pairs(values, *gene_rows(x), local, bounds, exact, sums, expressed)
+    _add_pairs(values, *gene_rows(x), local, bounds, exact, sums, n_above)
+    return Moments(groups, group_sizes(local, groups.size), sums, n_above)
+
+
+def clipped_squares(moments: Moments, above: Moments, bounds: Floats) -> Floats:
+    """Sum over cells of ``(min(value, bound) - mean)**2``, with the mean of the unclipped values.
+
+    Clipping replaces a value above the bound by the bound. The moments of cells not above it, zeros
+    included, are those of all cells less those of the cells above it, for the same groups. For
+    counts this subtraction is exact. No term is negative, so none cancels.
+    """
+    negated = Moments(above.groups, above.n_cells, -above.sums, above.expressed)
+    sums = merge([moments, negated]).sums
+    n_above = above.expressed
+    n_below = moments.n_cells[:, None] - n_above
+    mean, var = _mean_var(sums, n_below)
+    below = (n_below - 1) * var + n_below * (mean - moments.mean) ** 2
+    # Bounds of NaN or infinity have no cells above them: avoid 0 * NaN.
+    distance = np.where(n_above > 0, bounds - moments.mean, 0.0)
+    return below + n_above * distance**2
 
 
 def local_groups(codes: NDArray[np.integer] | None, n_rows: int) -> tuple[Ints, Ints]:
@@ -207,6 +238,11 @@ def add_value(sums: Floats, v: float, exact: bool) -> None:
     _add_pair(sums, 0, v, 0.0)
     square = v * v
     _add_pair(sums, 2, square, 0.0 if exact else square_error(v, square))
+
+
+def stored_values(x: Block) -> Array:
+    """Values that a block stores, or all of a dense block."""
+    return x.data if is_sparse(x) else np.asarray(x)
 
 
 def gene_rows(x: Block) -> tuple[Array | None, Ints | None]:

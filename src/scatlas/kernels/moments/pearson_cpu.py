@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from scatlas.arrays.array_types import Array, Block, Floats, Ints, is_sparse
 from scatlas.kernels.build.numba_cache import njit
 from scatlas.kernels.moments.moments_cpu import (
     Moments,
@@ -30,10 +29,13 @@ from scatlas.kernels.moments.moments_cpu import (
     pair_sum,
     product_error,
     row_of,
+    stored_values,
 )
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from scatlas.arrays.array_types import Array, Block, Floats, Ints
 
 
 class PearsonModel(NamedTuple):
@@ -72,7 +74,7 @@ def sums_of_nonzeros(
         float(model.theta),
     )
     totals = np.ascontiguousarray(totals, dtype=np.float64)
-    values = x.data if is_sparse(x) else np.asarray(x)
+    values = stored_values(x)
     _add_rows(values, *gene_rows(x), local, totals, *parameters, sums)
     expressed = np.zeros((groups.size, n_genes), dtype=np.int64)
     return Moments(groups, group_sizes(local, groups.size), sums, expressed)
