@@ -49,7 +49,7 @@ def main(argv: list[str] | None = None) -> None:
         }
         if notes["method"] == "full":
             logger.info("the sample has all %s cells, and so has its map", f"{n_cells:,}")
-            parts = iter([(sample.places, {"leiden": sample.codes})])
+            parts = iter([(sample.coordinates, {"leiden": sample.codes})])
         else:
             x = on_backend(found.x)
             index = inverted_lists.build(

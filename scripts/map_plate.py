@@ -19,8 +19,13 @@ from scatlas.io.matrices.lazy import read_embedding
 from scatlas.io.zarr_writer.elements import ARRAY
 from scatlas.io.zarr_writer.sharded_array import PROJECTED_CODEC, ShardedArray, encoding_pool
 from scatlas.kernels.counts.select_cpu import spread_genes
-from scatlas.matrix.held_variance import PlateMoments, held_variance
-from scatlas.matrix.reference_map import UNLIKE_RANK, Placement, join_parts
+from scatlas.matrix.reference_map import (
+    UNLIKE_RANK,
+    ColumnMomentsByPlate,
+    Placement,
+    held_variance,
+    join_parts,
+)
 from scatlas.matrix.select_normalize import select_and_log_normalize
 from scatlas.matrix.size_factors import size_factors_by_row
 from scatlas.workflow import script
@@ -148,7 +153,7 @@ def variance_of_plate(args: argparse.Namespace, reference: Reference) -> dict[st
     x_pca = read_embedding(args.mapped, "X_pca", block_budget=sizes["block_budget"])
     codes = np.zeros(x.shape[0], np.int64)
     leading = x_pca[:, : reference.n_leading]
-    moments = (PlateMoments.read(part, codes, 1) for part in (x, leading))
+    moments = (ColumnMomentsByPlate.read(part, codes, 1) for part in (x, leading))
     row = held_variance(*moments, [args.plate]).iloc[0]
     return {name: float(row[name]) for name in ("variance", "held", "share")}
 

@@ -16,8 +16,14 @@ from scatlas.io.files.local_zarr import open_with_zarr_python
 from scatlas.io.matrices.lazy import read_embedding
 from scatlas.matrix.components import project
 from scatlas.matrix.gene_scale import GeneScale
-from scatlas.matrix.held_variance import PlateMoments, count_leading, held_variance
-from scatlas.matrix.reference_map import Projection, index_reference, usual_distances
+from scatlas.matrix.reference_map import (
+    ColumnMomentsByPlate,
+    Projection,
+    count_leading,
+    held_variance,
+    index_reference,
+    usual_distances,
+)
 from scatlas.workflow import script
 from scatlas.workflow.config.sections import Neighbors
 from scatlas.workflow.provenance import read_record
@@ -48,13 +54,13 @@ def main(argv: list[str] | None = None) -> None:
         sizes = script.block_sizes(args)
         x, _ = read_matrix(args.atlas, **sizes)
         x_pca = read_embedding(args.atlas, "X_pca", block_budget=sizes["block_budget"])
-        moments = PlateMoments.read(x, codes, len(names))
+        moments = ColumnMomentsByPlate.read(x, codes, len(names))
         scale = gene_scale(moments, record["config"]["scale"])
         if scale:
             x = scale.shift(x)
-            moments = PlateMoments.read(x, codes, len(names))
+            moments = ColumnMomentsByPlate.read(x, codes, len(names))
         n_leading = count_leading(np.asarray(sample.uns["pca"]["variance"]))
-        held = PlateMoments.read(x_pca[:, :n_leading], codes, len(names))
+        held = ColumnMomentsByPlate.read(x_pca[:, :n_leading], codes, len(names))
         variance = held_variance(moments, held, names)
         PCs = np.asarray(sample.varm["PCs"], np.float64)
         zero_center = bool(sample.uns["pca"]["params"]["zero_center"])
@@ -109,7 +115,7 @@ def plates_of_cells(atlas: Path, record: dict[str, Any]) -> tuple[Ints, list[str
     return new_code[plate.codes], names
 
 
-def gene_scale(moments: PlateMoments, options: dict[str, Any] | None) -> GeneScale | None:
+def gene_scale(moments: ColumnMomentsByPlate, options: dict[str, Any] | None) -> GeneScale | None:
     """Scaling of the genes before PCA, as in the step ``pca`` of the atlas."""
     if options is None:
         return None

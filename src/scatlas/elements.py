@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # Up to this many genes scanpy takes distances in X itself, beyond in its components.
 _MAX_GENES_WITHOUT_PCA = 50
-# Of larger values scikit-learn takes NaN distances for zeros.
+# scikit-learn takes the NaN distances of larger values for zeros.
 _HUGE = np.float64(1e15)
 _MAKERS = {"X_pca": "sa.pp.pca", "X_umap": "sa.tl.umap"}
 

@@ -26,7 +26,7 @@ class Sample(NamedTuple):
 
     # int64 [n], ascending: number of each cell among all cells
     rows: Ints
-    places: Float32Array  # float32 [n, n_components]: coordinates on the map
+    coordinates: Float32Array  # float32 [n, n_components]: coordinates on the map
     codes: Ints  # int64 [n]: number of each cell's cluster
     usual: Floats  # float64 [n]: mean distance of each cell to its n_neighbors - 1 nearest others
     curve: tuple[float, float]  # a and b of the map, as in uns['umap']['params']
@@ -45,8 +45,8 @@ def map_cells(
     change no result.
     """
     to_device = partial(np.asarray, like=index.order)
-    places, codes, usual = map(to_device, (sample.places, sample.codes, sample.usual))
-    sample = sample._replace(places=places, codes=codes, usual=usual)
+    coordinates, codes, usual = map(to_device, (sample.coordinates, sample.codes, sample.usual))
+    sample = sample._replace(coordinates=coordinates, codes=codes, usual=usual)
     start = 0
     for x in parts:
         rows = np.arange(start, start + len(x))
@@ -67,10 +67,10 @@ def _map_part(
     is_other = np.ones_like(neighbours, bool, shape=rows.size)
     is_other[own] = False
     others = np.flatnonzero(is_other)
-    places = np.empty_like(sample.places, shape=(rows.size, sample.places.shape[1]))
-    places[own] = sample.places[known]
-    places[others] = project_layout(
-        sample.places,
+    coordinates = np.empty_like(sample.coordinates, shape=(rows.size, sample.coordinates.shape[1]))
+    coordinates[own] = sample.coordinates[known]
+    coordinates[others] = project_layout(
+        sample.coordinates,
         neighbours[others],
         distances[others],
         sample.curve,
@@ -91,4 +91,4 @@ def _map_part(
     shares[own] = (weights * agree).sum(axis=1) / weights.sum(axis=1)
     distances = novelty(neighbours, distances, sample.usual)
     found = {"leiden": codes, "leiden_share": shares, "map_distance": distances}
-    return blocks.on_host(places), {name: blocks.on_host(x) for name, x in found.items()}
+    return blocks.on_host(coordinates), {name: blocks.on_host(x) for name, x in found.items()}

@@ -93,7 +93,7 @@ class InvertedLists(NamedTuple):
         found = self._empty_result(x.shape[0], n_neighbors)
         for start in range(0, x.shape[0], _QUERIES_AT_ONCE):
             rows = np.arange(start, min(start + _QUERIES_AT_ONCE, x.shape[0]))
-            # Of the pieces of a list, the first: all have the same nearest lists.
+            # The first piece of a list stands for all: they have the same nearest lists.
             labels = np.searchsorted(self.centre_of, _assign(queries, rows, self.centres))
             order, bounds = positions_by_label(labels, self.n_lists)
             lists = np.split(rows[order], bounds[1:-1])
@@ -218,7 +218,7 @@ def _ranks_of_neighbors(index: InvertedLists, rows: Ints, n_neighbors: int) -> I
         np.arange(index.n_lists, dtype=np.int32), np.diff(index.bounds)
     )
 
-    def of_cell(i: int) -> Ints:
+    def rank_lists(i: int) -> Ints:
         own = list_of[rows[i]]
         members = index.members(own)
         n = min(n_neighbors, members.size)
@@ -234,7 +234,7 @@ def _ranks_of_neighbors(index: InvertedLists, rows: Ints, n_neighbors: int) -> I
         out[out.size - others.size :] = others
         return out
 
-    return np.stack(list(blocks.map_in_order(of_cell, rows.size, workers=n_cores())))
+    return np.stack(list(blocks.map_in_order(rank_lists, rows.size, workers=n_cores())))
 
 
 def _exact(cells: Cells, rows: Ints, n: int) -> tuple[Ints, NDArray[np.float64]]:

@@ -16,7 +16,7 @@ SIDE, MEANS_SIDE = 512, 128
 _STEPS = 65_536
 _MARGIN = 0.01  # of the side, around the cells
 # Counts of all levels of a column at most: their histograms are as fine as this allows.
-_MOST_COUNTS = 2**26
+_MAX_COUNTS = 2**26
 # Values are summed as multiples of this, so that sums are exact.
 FIXED_POINT = 1 / 1024
 
@@ -56,7 +56,7 @@ def pixels(places: NDArray[np.uint16], side: int) -> NDArray[np.int64]:
 def side_for(n_levels: int) -> int:
     """Pixels per side of the histograms of a column with this many levels."""
     side = SIDE
-    while side > 1 and n_levels * side**2 > _MOST_COUNTS:
+    while side > 1 and n_levels * side**2 > _MAX_COUNTS:
         side //= 2
     return side
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from scatlas.kernels.moments.moments_cpu import Moments
 
 _LARGEST_EXACT = 2.0**53  # float64 holds every integer up to here
-_LEAST_VALUES = 200_000  # values per thread
+_MIN_VALUES = 200_000  # values per thread
 
 
 def is_by_gene(x: Any) -> bool:
@@ -142,7 +142,7 @@ def _gene_bounds(x: Any) -> list[int]:
 
 
 def _n_parts(x: Any) -> int:
-    return max(1, min(n_threads(), int(x.indptr[-1]) // _LEAST_VALUES))
+    return max(1, min(n_threads(), int(x.indptr[-1]) // _MIN_VALUES))
 
 
 def _sum_parts(

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from scatlas import blocks, columns, elements
-from scatlas._util.extras import from_extra
+from scatlas._util.imports import from_extra
 from scatlas._util.numbers import whole_number
 from scatlas.errors import InputError
 from scatlas.matrix import inverted_lists

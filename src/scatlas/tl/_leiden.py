@@ -13,7 +13,7 @@ import pandas as pd
 from natsort import natsorted
 
 from scatlas import blocks, columns, elements
-from scatlas._util.extras import from_extra
+from scatlas._util.imports import from_extra
 from scatlas._util.numbers import check_positive, random_state_of, seed_number, whole_number
 from scatlas.errors import InputError
 from scatlas.matrix import communities

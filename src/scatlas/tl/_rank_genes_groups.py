@@ -1,8 +1,8 @@
 """Genes ranked by how well they mark groups of cells: public functions and their documentation.
 
-Moments are in ``_rank_groups``, t-tests in ``scatlas.matrix.rank_statistics``, rank sums in
-``_rank_sums``, logistic regression in ``_rank_logreg``, and the tables that scanpy keeps of the
-result in ``_rank_groups``.
+Groups, their moments and the tables that scanpy keeps of the result are in ``_rank_groups``,
+t-tests in ``scatlas.matrix.rank_statistics``, rank sums in ``_rank_sums``, and logistic regression
+in ``_rank_logreg``.
 """
 
 from __future__ import annotations

@@ -125,9 +125,8 @@ def moments(
         raise InputError(msg)
     # Three arrays per sum: the sum, the moments of both sides, and scores or p-values.
     check_result_size((sizes.size, x.shape[1]), 3 * wanted.n_arrays(np.float64), "the ranked genes")
-    total = _sums_on_host(
-        sum_groups(x, codes, sizes.size, wanted, max_rows=int(sizes.sum())), genes
-    )
+    total = sum_groups(x, codes, sizes.size, wanted, max_rows=int(sizes.sum()))
+    total = _sums_on_host(total, genes)
     n_groups = len(groups.names)
     return moments_of_sums(total, sizes, names, n_groups=n_groups, reference=groups.reference)
 

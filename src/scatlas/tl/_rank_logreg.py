@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 # As scikit-learn sets them for L-BFGS.
 _LINE_SEARCHES = 50
-_LEAST_GAIN = 64 * np.finfo(float).eps
+_MIN_GAIN = 64 * np.finfo(float).eps
 # Values times classes for which another thread is worth its start in each evaluation.
 _WORK_OF_ONE_THREAD = 2**20
 
@@ -166,11 +166,13 @@ class _Cells:
             return _folded(blocks.stream(self._x, work, self._codes, combine=logreg_cpu.merge))
         held, arrays = self._held, self._kind.arrays
 
-        def of_block(i: int) -> LossAndGradient:
+        def evaluate_block(i: int) -> LossAndGradient:
             return work(*held[i])
 
         return _folded(
-            blocks.map_in_order(arrays.on_own_stream(of_block), len(held), arrays.wait_for_kernels)
+            blocks.map_in_order(
+                arrays.on_own_stream(evaluate_block), len(held), arrays.wait_for_kernels
+            )
         )
 
 
@@ -213,7 +215,7 @@ def _minimize(loss: _Loss, tol: float, max_iter: int) -> NDArray[np.float64]:
     """Coefficients ``[n_genes + 1, n_columns]`` of the least loss."""
     from scipy.optimize import minimize
 
-    options = {"maxiter": max_iter, "maxls": _LINE_SEARCHES, "gtol": tol, "ftol": _LEAST_GAIN}
+    options = {"maxiter": max_iter, "maxls": _LINE_SEARCHES, "gtol": tol, "ftol": _MIN_GAIN}
     with blas_on_one_thread():
         found = minimize(
             loss, np.zeros(loss.shape).ravel(), method="L-BFGS-B", jac=True, options=options

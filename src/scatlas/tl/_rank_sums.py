@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Of the memory that is left, on the GPU of all.
+# Share of the free memory (on a GPU, of all its memory).
 _PART = 0.4
 _NO_BOUND = 2**62
 # Cells for which the normal approximation is poor, as scanpy hints.

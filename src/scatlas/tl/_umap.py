@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from scatlas import blocks, columns
-from scatlas._util.extras import from_extra
+from scatlas._util.imports import from_extra
 from scatlas._util.numbers import check_positive, random_state_of, whole_number
 from scatlas.compute.threads import blas_on_one_thread
 from scatlas.elements import get_host_representation, get_obsm
 from scatlas.errors import InputError
-from scatlas.matrix.umap_rounds import lay_out
+from scatlas.matrix.projection import lay_out
 from scatlas.tl import _spectral
 from scatlas.tl._graph import check_not_negative, graph, works_on_gpu
 

@@ -10,18 +10,16 @@ from scipy import sparse
 from scatlas.matrix.components import components
 from scatlas.matrix.gene_scale import GeneScale
 from scatlas.matrix.gram import gram_stats
-from scatlas.matrix.held_variance import (
-    PlateMoments,
-    count_leading,
-    held_variance,
-    smallest_usual_share,
-)
 from scatlas.matrix.reference_map import (
     UNLIKE_RANK,
+    ColumnMomentsByPlate,
     Layout,
     Projection,
     ReferenceMap,
+    count_leading,
+    held_variance,
     index_reference,
+    smallest_usual_share,
     usual_distances,
 )
 
@@ -93,7 +91,7 @@ def test_new_cells_are_projected_as_those_of_the_atlas(
     lazy = da.from_array(x, chunks=(30, 12), asarray=False)
     stats = gram_stats(x)
     codes = np.repeat([0, 1], [30, 50])
-    moments = PlateMoments.read(x, codes, 2)
+    moments = ColumnMomentsByPlate.read(x, codes, 2)
     scaling = of_atlas = None
     shifted = lazy
     if scale:
@@ -105,7 +103,7 @@ def test_new_cells_are_projected_as_those_of_the_atlas(
     found = components(stats, 4, zero_center=zero_center)
     zeros = None if of_atlas is None else of_atlas.zeros
     expected = found.project(shifted, zero_center=zero_center, zeros=zeros).compute()
-    moments = PlateMoments.read(shifted, codes, 2)
+    moments = ColumnMomentsByPlate.read(shifted, codes, 2)
     own_zeros = scaling.zeros if scaling else np.zeros(12)
     offset = (moments.mean_of_all if zero_center else -own_zeros) @ found.PCs
     projected = Projection(found.PCs, offset, scaling)(x)
@@ -123,7 +121,7 @@ def test_held_variance_is_that_by_hand_in_any_blocks():
             da.from_array(part, chunks=(rows, part.shape[1]), asarray=False) for part in (x, x_pca)
         )
         tables.append(
-            held_variance(*(PlateMoments.read(p, codes, 3) for p in parts), ["a", "b", "c"])
+            held_variance(*(ColumnMomentsByPlate.read(p, codes, 3) for p in parts), ["a", "b", "c"])
         )
     assert tables[0].equals(tables[1])
     for i, name in enumerate("ab"):
@@ -158,7 +156,7 @@ def test_components_of_noise_do_not_count():
     codes = np.zeros(1000, np.int64)
 
     def share(x: np.ndarray, n: int) -> float:
-        moments = [PlateMoments.read(part, codes, 1) for part in (x, x @ vectors[:n].T)]
+        moments = [ColumnMomentsByPlate.read(part, codes, 1) for part in (x, x @ vectors[:n].T)]
         return held_variance(*moments, ["p"])["share"].iloc[0]
 
     assert share(new, n) == pytest.approx(share(known, n), rel=0.1)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import scipy.sparse as sp
 
-from scatlas.compute.block_sizes import BYTES_PER_VALUE, block_bytes
+from scatlas.compute.memory import BYTES_PER_VALUE, block_bytes
 from scatlas.errors import InputError
 from scatlas.io.files.anndata_file import load_filters
 from scatlas.io.files.read_errors import REMEDY, reading

@@ -11,7 +11,7 @@ from anndata import AnnData
 from scipy import sparse
 
 from scatlas import blocks
-from scatlas._util.gene_lists import among_genes, common_genes
+from scatlas.columns import among_genes, common_genes
 from scatlas.io.files.atomic import atomic_path
 from scatlas.io.files.hdf5_writing import create_hdf5, write_element
 from scatlas.io.matrices.csr_writer import CsrWriter, index_dtype
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import h5py
 
-    from scatlas._util.gene_lists import GeneRule
+    from scatlas.columns import GeneRule
 
 # Values per chunk of the h5ad file.
 _CHUNK_VALUES = 2**16
