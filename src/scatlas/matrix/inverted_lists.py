@@ -158,7 +158,8 @@ def build(
     n_lists = max(1, round(rules.LISTS * n_cells**0.5))
     sample = rules.draw(rng, n_cells, rules.CELLS_PER_CENTRE * n_lists)
     cells = nearest_cpu.Cells(x, np.zeros(x.shape[1]), metric == "cosine")
-    cells = cells._replace(centre=_mean(cells, sample))
+    sums, counts = nearest_cpu.add_by_label(cells, sample, np.zeros(sample.size, np.int32), 1)
+    cells = cells._replace(centre=sums[0] / counts[0])
     centres = _k_means(cells, sample, min(n_lists, sample.size), rng)
     labels = _assign(cells, np.arange(n_cells), centres)
     order, bounds = positions_by_label(labels, centres.x.shape[0])
@@ -170,12 +171,6 @@ def build(
     ranks = _ranks_of_neighbors(index, rules.draw(rng, n_cells, rules.MEASURED), n_neighbors)
     n_probes, measured = rules.choose_probes(ranks, index.n_lists, recall)
     return index._replace(n_probes=n_probes, recall=measured)
-
-
-def _mean(cells: Cells, rows: Ints) -> NDArray[np.float64]:
-    sums, counts = nearest_cpu.add_by_label(cells, rows, np.zeros(rows.size, np.int32), 1)
-    mean: NDArray[np.float64] = sums[0] / counts[0]
-    return mean
 
 
 def _k_means(cells: Cells, sample: Ints, n_lists: int, rng: np.random.Generator) -> Cells:

@@ -130,7 +130,8 @@ def _is_exact(x: Any) -> bool:
 
 
 def _value_slices(x: Any) -> list[slice]:
-    n_values, n_parts = int(x.indptr[-1]), _n_parts(x)
+    n_values = int(x.indptr[-1])
+    n_parts = max(1, min(n_threads(), n_values // _MIN_VALUES))
     bounds = [n_values * i // n_parts for i in range(n_parts + 1)]
     return [slice(bounds[i], bounds[i + 1]) for i in range(n_parts)]
 
@@ -139,10 +140,6 @@ def _gene_bounds(x: Any) -> list[int]:
     """Bounds of the ranges of genes of the threads."""
     ends = [np.searchsorted(x.indptr, part.stop) for part in _value_slices(x)[:-1]]
     return [0, *map(int, ends), x.shape[1]]
-
-
-def _n_parts(x: Any) -> int:
-    return max(1, min(n_threads(), int(x.indptr[-1]) // _MIN_VALUES))
 
 
 def _sum_parts(

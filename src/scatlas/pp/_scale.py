@@ -13,8 +13,6 @@ from scatlas.errors import InputError
 from scatlas.kernels.dispatch import kernels_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from anndata import AnnData
     from numpy.typing import ArrayLike, NDArray
 
@@ -79,7 +77,10 @@ def scale(
     from anndata import AnnData
 
     if not isinstance(data, AnnData):
-        return _scale_array(data, zero_center, max_value, layer, obsm, mask_obs)
+        if layer is not None or obsm is not None:
+            raise InputError("layer and obsm refer to an AnnData, not to an array: leave them out")
+        x = elements.check_array(data, "the array")
+        return _scale(x, zero_center, max_value, _mask(mask_obs, x), owned=False)[0]
 
     from scatlas.elements import get_array
 
@@ -101,22 +102,6 @@ def scale(
         adata.var[names[1]] = sd
     elements.set_matrix(adata, scaled, layer=layer, obsm=obsm)
     return adata if copy else None
-
-
-def _scale_array(
-    x: Any,
-    zero_center: bool,
-    max_value: float | None,
-    layer: str | None,
-    obsm: str | None,
-    mask_obs: ArrayLike | str | None,
-) -> Any:
-    from scatlas.elements import check_array
-
-    if layer is not None or obsm is not None:
-        raise InputError("layer and obsm refer to an AnnData, not to an array: leave them out")
-    x = check_array(x, "the array")
-    return _scale(x, zero_center, max_value, _mask(mask_obs, x), owned=False)[0]
 
 
 def _mask(mask: ArrayLike | str | None, data: Any) -> NDArray[np.bool_] | None:
@@ -145,7 +130,7 @@ def _scale(
     if x.shape[0] == 0:
         raise InputError("scale needs at least one cell, but there is none")
     if zero_center and blocks.is_sparse(x):
-        warnings.warn("zero-centering a sparse array/matrix densifies it.", stacklevel=5)
+        warnings.warn("zero-centering a sparse array/matrix densifies it.", stacklevel=4)
     moments = gene_moments(x, None if mask is None else np.where(mask, 0, -1))
     mean, sd = moments.mean[0], np.sqrt(moments.var[0])
     unusable = ~(np.isfinite(mean) & np.isfinite(sd))
@@ -169,8 +154,15 @@ def _scale(
     elif in_memory and not kind.sparse:
         scaled = _scale_dense_in_memory(x, centre, sd, max_value, mask, dtype, out)
     else:
-        scale_block = _block_scaler(x, centre, sd, max_value, dtype)
-        scaled = _apply(x, scale_block, mask, dtype, zero_center)
+        kernels = kernels_for("linalg.scale", x)
+
+        def scale_block(block: Any, rows: NDArray[np.bool_] | None = None) -> Any:
+            return kernels.scale(block, centre, sd, max_value, rows, dtype=dtype)
+
+        rows = () if mask is None else (mask,)
+        scaled = blocks.apply(scale_block, x, *rows, dtype=dtype, dense=zero_center)
+        if getattr(x, "format", None) == "csc" and not zero_center:
+            scaled = scaled.tocsc()
     return scaled, mean, sd
 
 
@@ -244,30 +236,3 @@ def _scale_dense_in_memory(
 
     blocks.for_each(scale_cells, blocks.row_slices(x))
     return scaled
-
-
-def _block_scaler(
-    x: Any,
-    mean: NDArray[np.float64] | None,
-    sd: NDArray[np.float64],
-    max_value: float | None,
-    dtype: np.dtype,
-) -> Callable[..., Any]:
-    kernels = kernels_for("linalg.scale", x)
-
-    def scale_block(block: Any, rows: NDArray[np.bool_] | None = None) -> Any:
-        return kernels.scale(block, mean, sd, max_value, rows, dtype=dtype)
-
-    return scale_block
-
-
-def _apply(
-    x: Any,
-    scale_block: Callable[..., Any],
-    mask: NDArray[np.bool_] | None,
-    dtype: np.dtype,
-    zero_center: bool,
-) -> Any:
-    rows = () if mask is None else (mask,)
-    scaled = blocks.apply(scale_block, x, *rows, dtype=dtype, dense=zero_center)
-    return scaled.tocsc() if getattr(x, "format", None) == "csc" and not zero_center else scaled
