@@ -11,7 +11,7 @@ from scatlas.get import on_backend
 from scatlas.io.files.row_arrays import open_rows
 from scatlas.io.products.map_store import write_map
 from scatlas.matrix import inverted_lists
-from scatlas.matrix.cell_map import map_cells
+from scatlas.matrix.reference_map import map_cells
 from scatlas.workflow import script
 from scatlas.workflow.sample_map import read_map
 

@@ -21,13 +21,13 @@ from scatlas.kernels.graphs import (  # noqa: E402
 )
 from scatlas.kernels.graphs.communities_cpu import Edges  # noqa: E402
 from scatlas.matrix import (  # noqa: E402
-    cell_map,
     communities,
     graph_eigenvectors,
     inverted_lists,
     inverted_lists_gpu,
     knn,
     projection,
+    reference_map,
 )
 from scatlas.pp._neighbors import connectivities  # noqa: E402
 from tests.unit.kernels.test_graph_edges import GRAPHS  # noqa: E402
@@ -231,13 +231,13 @@ def test_projection_votes_and_distances_are_the_cpus():
 def test_map_of_all_cells():
     x = points(20_000, 30)
     rows = np.arange(0, 20_000, 4)
-    sample = cell_map.Sample(
+    sample = reference_map.Sample(
         rows, x[rows, :2] / 5, np.arange(rows.size) % 7, np.ones(rows.size), CURVE, 15, 3
     )
     found = []
     for cells in (x[rows], cp.asarray(x[rows])):
         index = inverted_lists.build(cells, 15)
-        parts = list(cell_map.map_cells(sample, index, [x[:6000], x[6000:]]))
+        parts = list(reference_map.map_cells(sample, index, [x[:6000], x[6000:]]))
         columns = {name: np.concatenate([p[1][name] for p in parts]) for name in parts[0][1]}
         found.append((np.concatenate([p[0] for p in parts]), columns))
     cpu, gpu = found

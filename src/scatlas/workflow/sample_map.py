@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 from anndata.io import read_elem
 
-from scatlas.matrix.cell_map import Sample
+from scatlas.matrix.reference_map import Sample
 from scatlas.workflow.sample import ATLAS_ROW
 
 if TYPE_CHECKING:

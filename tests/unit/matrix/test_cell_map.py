@@ -8,8 +8,8 @@ from sklearn.neighbors import NearestNeighbors
 
 from scatlas.compute.threads import use_threads
 from scatlas.matrix import inverted_lists
-from scatlas.matrix.cell_map import Sample, map_cells
 from scatlas.matrix.projection import novelty, project_layout, vote_labels
+from scatlas.matrix.reference_map import Sample, map_cells
 
 K, N_CELLS, N_SAMPLE = 10, 900, 300
 

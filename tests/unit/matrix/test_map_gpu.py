@@ -33,7 +33,7 @@ from scatlas.kernels.graphs import (
     umap_cpu,
 )
 from scatlas.matrix import inverted_lists, list_rules, projection
-from scatlas.matrix.cell_map import Sample, map_cells
+from scatlas.matrix.reference_map import Sample, map_cells
 from scatlas.pp import neighbors
 from scatlas.tl import _leiden
 
