@@ -79,8 +79,8 @@ def kind_of_values(column: pd.Series) -> str:
     import pandas as pd
 
     values = column.astype(object) if isinstance(column.dtype, pd.CategoricalDtype) else column
-    found = pd.api.types.infer_dtype(values)
-    return "numbers" if found in _NUMBERS else "dates" if found in _DATES else "labels"
+    inferred = pd.api.types.infer_dtype(values)
+    return "numbers" if inferred in _NUMBERS else "dates" if inferred in _DATES else "labels"
 
 
 def get_numbers(table: pd.DataFrame, name: Any, option: str, axis: str = "obs") -> NDArray[Any]:

@@ -45,14 +45,14 @@ def get_table(adata: AnnData, axis: Literal["obs", "var"]) -> pd.DataFrame:
     """``obs`` or ``var``, which must be in memory."""
     import pandas as pd
 
-    found = getattr(adata, axis)
-    if not isinstance(found, pd.DataFrame):
+    table = getattr(adata, axis)
+    if not isinstance(table, pd.DataFrame):
         msg = (
-            f"adata.{axis} is a {type(found).__name__} whose columns are on disk: open the "
+            f"adata.{axis} is a {type(table).__name__} whose columns are on disk: open the "
             "file with scatlas.read_lazy instead, or load all of it with adata.to_memory()"
         )
         raise InputError(msg)
-    return found
+    return table
 
 
 def get_matrix(

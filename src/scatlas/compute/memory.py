@@ -58,10 +58,10 @@ def available_memory(root: Path = Path("/")) -> int | None:
     if report is None:
         return None
     meminfo, groups = report
-    found = re.search(r"^MemAvailable:\s+(\d+) kB$", meminfo, re.MULTILINE)
-    if found is None:
+    free = re.search(r"^MemAvailable:\s+(\d+) kB$", meminfo, re.MULTILINE)
+    if free is None:
         return None
-    least = 1024 * int(found[1])
+    least = 1024 * int(free[1])
     top = root / "sys/fs/cgroup"
     name = re.search(r"^0::/(.*)$", groups, re.MULTILINE)
     folder = top / name[1] if name else top

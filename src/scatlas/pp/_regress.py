@@ -102,7 +102,7 @@ def _regressors(
     keys = columns.as_names(keys, "keys")
     if not keys:
         raise InputError("regress_out needs a column of obs (keys)")
-    found = []
+    regressors = []
     obs = elements.get_table(adata, "obs")
     for key in keys:
         column = columns.get_column(obs, key, "keys")
@@ -119,8 +119,8 @@ def _regressors(
         if not np.isfinite(values).all():
             msg = f"obs[{key!r}] (keys) has infinite values"
             raise InputError(msg)
-        found.append(values)
-    return found
+        regressors.append(values)
+    return regressors
 
 
 def _groups(obs: pd.DataFrame, key: str) -> pd.Categorical:

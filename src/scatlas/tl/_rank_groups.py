@@ -82,17 +82,17 @@ def parse_groups(
             f"{', '.join(map(repr, few))}: leave such groups out with groups="
         )
         raise InputError(msg)
-    found = Groups(
+    parsed = Groups(
         wanted,
         codes,
         sizes,
         np.argsort(chosen),
         None if reference == REST else wanted.index(str(reference)),
     )
-    if not found.compared:
+    if not parsed.compared:
         msg = f"obs[{groupby!r}] and groups={groups!r} leave no group to compare with {reference!r}"
         raise InputError(msg)
-    return found
+    return parsed
 
 
 def _parse_names(names: list[str], groups: Any) -> list[str]:
@@ -162,7 +162,7 @@ class GroupResult(NamedTuple):
 
 
 def tables(
-    found: Iterable[GroupResult],
+    results: Iterable[GroupResult],
     genes: pd.Index,
     *,
     n_genes: int | None,
@@ -174,7 +174,7 @@ def tables(
     score in their order in ``genes``. Options are as for :func:`scatlas.tl.rank_genes_groups`.
     """
     columns: dict[str, dict[str, NDArray[Any]]] = {name: {} for name in _TYPES}
-    for group in found:
+    for group in results:
         key = -np.abs(group.scores) if rankby_abs else -group.scores
         order = np.argsort(key, kind="stable")[:n_genes]
         columns["names"][group.name] = genes.to_numpy(dtype=object)[order]

@@ -218,12 +218,12 @@ def _find_genes(listed: list[str], names: pd.Index) -> NDArray[np.intp]:
     missing = genes.difference(names, sort=False)
     if missing.size:
         logger.warning("genes that do not exist are left out: %s", missing.tolist())
-    found = names.get_indexer(genes.unique())
-    found = found[found >= 0]
-    if found.size == 0:
+    positions = names.get_indexer(genes.unique())
+    positions = positions[positions >= 0]
+    if positions.size == 0:
         msg = f"none of the genes to score by exists: {genes.tolist()}"
         raise InputError(msg)
-    return found
+    return positions
 
 
 def _positions(gene_pool: Sequence[str] | pd.Index | None, names: pd.Index) -> NDArray[np.intp]:
