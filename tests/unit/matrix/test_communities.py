@@ -61,7 +61,7 @@ def test_bits_depend_neither_on_threads_nor_on_blocks(
     monkeypatch.setattr(communities, "_SWEEP_UP_TO", 100)
     found = []
     for threads, fewest in ((1, 10_000), (2, 100), (4, 37)):
-        monkeypatch.setattr(threads, "_CELLS_PER_BLOCK", fewest)
+        monkeypatch.setattr("scatlas.compute.threads._CELLS_PER_BLOCK", fewest)
         with use_threads(threads):
             found.append(communities.leiden(graph, resolution=1, n_iterations=2, seed=3))
     for other in found[1:]:

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 from sklearn.neighbors import NearestNeighbors
 
-from scatlas.compute import threads
 from scatlas.compute.threads import use_threads
 from scatlas.errors import InputError
 from scatlas.kernels.graphs import projection_cpu
@@ -50,7 +49,7 @@ def test_a_cell_gets_the_same_whatever_is_projected_with_it(
     given = cells["neighbours"], cells["distances"]
     known = project_layout(cells["map"], *given, CURVE, keys=keys)
     assert known.dtype == np.float32
-    monkeypatch.setattr(threads, "_CELLS_PER_BLOCK", 30)
+    monkeypatch.setattr("scatlas.compute.threads._CELLS_PER_BLOCK", 30)
     chosen = np.random.default_rng(0).permutation(700)[:300]
     with use_threads(3):
         found = project_layout(cells["map"], *(x[chosen] for x in given), CURVE, keys=keys[chosen])

@@ -50,7 +50,7 @@ def test_bits_depend_neither_on_threads_nor_on_blocks(
     kept = start.copy()
     found = []
     for threads, fewest in ((1, 1000), (2, 10), (4, 37)):
-        monkeypatch.setattr(threads, "_CELLS_PER_BLOCK", fewest)
+        monkeypatch.setattr("scatlas.compute.threads._CELLS_PER_BLOCK", fewest)
         with use_threads(threads):
             options = {"n_epochs": 30, "seed": 3, **OPTIONS}
             found.append(projection.lay_out(start, arrays_of(weights), CURVE, **options))
