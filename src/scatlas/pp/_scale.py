@@ -147,12 +147,9 @@ def _scale(
     kind = kind_of(x)
     in_memory = not (kind.lazy or kind.gpu)
     out = x if owned and x.dtype == dtype else None
-    if in_memory and kind.sparse and not zero_center and x.format == "csr":
-        scaled = _scale_csr_in_memory(x, sd, max_value, mask, dtype, out)
-    elif in_memory and kind.sparse and not zero_center and x.has_sorted_indices:
-        scaled = _scale_csc_in_memory(x, sd, max_value, mask, dtype, out)
-    elif in_memory and not kind.sparse:
-        scaled = _scale_dense_in_memory(x, centre, sd, max_value, mask, dtype, out)
+    by_rows = not kind.sparse or (not zero_center and x.format == "csr")
+    if in_memory and (by_rows or (not zero_center and x.has_sorted_indices)):
+        scaled = _scale_in_memory(x, centre, sd, max_value, mask, dtype, out)
     else:
         kernels = kernels_for("linalg.scale", x)
 
@@ -166,73 +163,43 @@ def _scale(
     return scaled, mean, sd
 
 
-def _scale_csr_in_memory(
+def _scale_in_memory(
     x: Any,
-    sd: NDArray[np.float64],
-    max_value: float | None,
-    mask: NDArray[np.bool_] | None,
-    dtype: np.dtype,
-    out: Any,
-) -> Any:
-    """Scaled CSR, which is `out` if given: the threads write into one matrix, because one thread
-    alone is slow to join blocks.
-    """
-    from scatlas.kernels.counts.normalize_cpu import with_data
-    from scatlas.kernels.linalg.scale_cpu import scale_csr_into
-
-    scaled = out
-    if scaled is None:
-        scaled = with_data(x, np.empty(x.data.shape, dtype))
-        scaled.indices, scaled.indptr = np.empty_like(x.indices), x.indptr.copy()
-
-    def scale_cells(cells: slice) -> None:
-        part = slice(x.indptr[cells.start], x.indptr[cells.stop])
-        rows = None if mask is None else mask[cells]
-        scale_csr_into(blocks.view(x, cells), sd, max_value, rows, scaled.data[part])
-        if scaled is not x:
-            scaled.indices[part] = x.indices[part]
-
-    blocks.for_each(scale_cells, blocks.row_slices(x))
-    return scaled
-
-
-def _scale_csc_in_memory(
-    x: Any,
-    sd: NDArray[np.float64],
-    max_value: float | None,
-    mask: NDArray[np.bool_] | None,
-    dtype: np.dtype,
-    out: Any,
-) -> Any:
-    """Scaled CSC, `out` if given, gene after gene: to rows and back takes longer."""
-    from scatlas.kernels.counts.normalize_cpu import with_data
-    from scatlas.kernels.linalg.scale_cpu import scale_csc_into
-
-    scaled = out
-    if scaled is None:
-        scaled = with_data(x, np.empty(x.nnz, dtype))
-        scaled.indices, scaled.indptr = x.indices[: x.nnz].copy(), x.indptr.copy()
-    scale_csc_into(x, sd, max_value, mask, scaled.data[: x.nnz])
-    return scaled
-
-
-def _scale_dense_in_memory(
-    x: NDArray[Any],
     mean: NDArray[np.float64] | None,
     sd: NDArray[np.float64],
     max_value: float | None,
     mask: NDArray[np.bool_] | None,
     dtype: np.dtype,
     out: Any,
-) -> NDArray[Any]:
-    """Scaled array, `out` if given: the threads write to their rows of it, not to a block each."""
-    from scatlas.kernels.linalg.scale_cpu import scale_dense_into
+) -> Any:
+    """Scaled matrix, which is `out` if given: the threads write into one matrix, because one thread
+    alone is slow to join blocks. CSC is scaled gene after gene: to rows and back takes longer.
+    """
+    from scatlas.kernels.counts.normalize_cpu import with_data
+    from scatlas.kernels.linalg import scale_cpu
 
-    scaled = np.empty(x.shape, dtype) if out is None else out
+    sparse = blocks.is_sparse(x)
+    scaled = out
+    if scaled is None and sparse:
+        scaled = with_data(x, np.empty(x.nnz, dtype))
+        scaled.indices, scaled.indptr = np.empty(x.nnz, x.indices.dtype), x.indptr.copy()
+    elif scaled is None:
+        scaled = np.empty(x.shape, dtype)
+    if sparse and x.format == "csc":
+        scale_cpu.scale_csc_into(x, sd, max_value, mask, scaled.data[: x.nnz])
+        if scaled is not x:
+            scaled.indices[:] = x.indices[: x.nnz]
+        return scaled
 
     def scale_cells(cells: slice) -> None:
         rows = None if mask is None else mask[cells]
-        scale_dense_into(x[cells], mean, sd, max_value, rows, scaled[cells])
+        if not sparse:
+            scale_cpu.scale_dense_into(x[cells], mean, sd, max_value, rows, scaled[cells])
+            return
+        part = slice(x.indptr[cells.start], x.indptr[cells.stop])
+        scale_cpu.scale_csr_into(blocks.view(x, cells), sd, max_value, rows, scaled.data[part])
+        if scaled is not x:
+            scaled.indices[part] = x.indices[part]
 
     blocks.for_each(scale_cells, blocks.row_slices(x))
     return scaled
