@@ -46,10 +46,10 @@ def positions(xy: NDArray[np.floating[Any]], box: Box) -> NDArray[np.uint16]:
     return np.nan_to_num(steps).clip(0, _STEPS - 1).astype(np.uint16)
 
 
-def pixels(places: NDArray[np.uint16], side: int) -> NDArray[np.int64]:
+def pixels(coordinates: NDArray[np.uint16], side: int) -> NDArray[np.int64]:
     """Pixel of each position; rows from the bottom, ``side`` (a power of two) pixels each."""
     shift = 16 - (side.bit_length() - 1)
-    at = (places >> shift).astype(np.int64)
+    at = (coordinates >> shift).astype(np.int64)
     return at[:, 1] * side + at[:, 0]
 
 
