@@ -843,7 +843,7 @@ class Cluster(_Section):
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
-        from scatlas.compute.cluster_options import check_cluster
+        from scatlas.compute.cluster import check_cluster
 
         check_cluster(self.kind, self.model_dump(exclude_none=True, exclude={"kind"}))
         return self
