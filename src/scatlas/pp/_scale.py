@@ -146,9 +146,10 @@ def _scale(
     centre = mean if zero_center else None
     kind = kind_of(x)
     in_memory = not (kind.lazy or kind.gpu)
-    out = x if owned and x.dtype == dtype else None
-    by_rows = not kind.sparse or (not zero_center and x.format == "csr")
-    if in_memory and (by_rows or (not zero_center and x.has_sorted_indices)):
+    if in_memory and kind.sparse:  # centred it is dense, and unsorted CSC goes by rows
+        in_memory = not zero_center and (x.format == "csr" or x.has_sorted_indices)
+    if in_memory:
+        out = x if owned and x.dtype == dtype else None
         scaled = _scale_in_memory(x, centre, sd, max_value, mask, dtype, out)
     else:
         kernels = kernels_for("linalg.scale", x)
