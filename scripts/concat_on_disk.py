@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import get_args
 
-from scatlas._util.gene_lists import GeneRule
+from scatlas.columns import GeneRule
 from scatlas.io import concat_on_disk
 from scatlas.workflow import script
 

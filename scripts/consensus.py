@@ -8,7 +8,7 @@ from typing import get_args
 
 import pandas as pd
 
-from scatlas._util.gene_lists import GeneRule
+from scatlas.columns import GeneRule
 from scatlas.errors import InputError
 from scatlas.io import atomic_path
 from scatlas.workflow import script

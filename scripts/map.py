@@ -11,7 +11,7 @@ from scatlas.get import on_backend
 from scatlas.io.files.local_zarr import open_rows
 from scatlas.io.products.embeddings import write_map
 from scatlas.matrix import inverted_lists
-from scatlas.matrix.cell_map import map_cells
+from scatlas.matrix.reference_map import map_cells
 from scatlas.workflow import script
 from scatlas.workflow.sample_map import read_map
 
@@ -49,7 +49,7 @@ def main(argv: list[str] | None = None) -> None:
         }
         if notes["method"] == "full":
             logger.info("the sample has all %s cells, and so has its map", f"{n_cells:,}")
-            parts = iter([(sample.places, {"leiden": sample.codes})])
+            parts = iter([(sample.coordinates, {"leiden": sample.codes})])
         else:
             x = on_backend(found.x)
             index = inverted_lists.build(

@@ -19,8 +19,13 @@ from scatlas.io.matrices.lazy import read_embedding
 from scatlas.io.zarr_writer.elements import ARRAY
 from scatlas.io.zarr_writer.sharded_array import PROJECTED_CODEC, ShardedArray, encoding_pool
 from scatlas.kernels.counts.select_cpu import spread_genes
-from scatlas.matrix.held_variance import ColumnMomentsByPlate, held_variance
-from scatlas.matrix.reference_map import UNLIKE_RANK, Placement, join_parts
+from scatlas.matrix.reference_map import (
+    UNLIKE_RANK,
+    ColumnMomentsByPlate,
+    Placement,
+    held_variance,
+    join_parts,
+)
 from scatlas.matrix.select_normalize import select_and_log_normalize
 from scatlas.matrix.size_factors import size_factors_by_row
 from scatlas.workflow import script

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from natsort import natsorted
 
-from scatlas._util.gene_lists import GeneRule
+from scatlas.columns import GeneRule
 from scatlas.io import atomic_path
 from scatlas.io.files.hdf5_elements import write_h5ad
 from scatlas.matrix.markers import COLUMNS, merge_plates, rank_markers

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import get_args
 
-from scatlas._util.gene_lists import GeneRule
+from scatlas.columns import GeneRule
 from scatlas.io import merge_sums
 from scatlas.workflow import script
 

@@ -16,8 +16,14 @@ from scatlas.io.files.local_zarr import open_with_zarr_python
 from scatlas.io.matrices.lazy import read_embedding
 from scatlas.matrix.components import project
 from scatlas.matrix.gene_scale import GeneScale
-from scatlas.matrix.held_variance import ColumnMomentsByPlate, count_leading, held_variance
-from scatlas.matrix.reference_map import Projection, index_reference, usual_distances
+from scatlas.matrix.reference_map import (
+    ColumnMomentsByPlate,
+    Projection,
+    count_leading,
+    held_variance,
+    index_reference,
+    usual_distances,
+)
 from scatlas.workflow import script
 from scatlas.workflow.config.sections import Neighbors
 from scatlas.workflow.provenance import read_record

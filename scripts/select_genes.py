@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 
 from scatlas import blocks
-from scatlas._util.gene_lists import among_genes
-from scatlas.compute.footprints import gram_is_worth_storing
+from scatlas.columns import among_genes
+from scatlas.compute.memory import gram_is_worth_storing
 from scatlas.errors import InputError, prefix_errors
 from scatlas.get import on_backend
 from scatlas.io import (

@@ -27,7 +27,7 @@ from sklearn.manifold import trustworthiness
 
 import scatlas as sa
 from scatlas.kernels.graphs import umap_gpu
-from scatlas.matrix import inverted_lists, inverted_lists_gpu, umap_rounds
+from scatlas.matrix import inverted_lists, inverted_lists_gpu, projection
 
 CURVE, N_ROUNDS, N_NEIGHBORS = (0.583, 1.334), 200, 15
 _PHASES = ("_k_means", "_assign", "_group", "_ranks_of_neighbors")
@@ -83,7 +83,7 @@ def measure(n_cells: int, goal: float, *, picture: Path | None = None) -> list[s
     del distances, indices
     options: dict[str, Any] = {"gamma": 1.0, "negative_sample_rate": 5, "alpha": 1.0, "seed": 0}
     moving = now()
-    y = umap_rounds.lay_out(places, edges, CURVE, n_epochs=N_ROUNDS, **options)
+    y = projection.lay_out(places, edges, CURVE, n_epochs=N_ROUNDS, **options)
     done = now()
     peak = pool.total_bytes() / 1e9
     rows = np.sort(np.random.default_rng(0).choice(n_cells, 4000, replace=False))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scatlas._util.lazy_exports import exports
+from scatlas._util.imports import exports
 from scatlas._version import __version__ as __version__
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # Up to this many genes scanpy takes distances in X itself, beyond in its components.
 _MAX_GENES_WITHOUT_PCA = 50
-# Of larger values scikit-learn takes NaN distances for zeros.
+# scikit-learn takes the NaN distances of larger values for zeros.
 _HUGE = np.float64(1e15)
 _MAKERS = {"X_pca": "sa.pp.pca", "X_umap": "sa.tl.umap"}
 
@@ -45,14 +45,14 @@ def get_table(adata: AnnData, axis: Literal["obs", "var"]) -> pd.DataFrame:
     """``obs`` or ``var``, which must be in memory."""
     import pandas as pd
 
-    found = getattr(adata, axis)
-    if not isinstance(found, pd.DataFrame):
+    table = getattr(adata, axis)
+    if not isinstance(table, pd.DataFrame):
         msg = (
-            f"adata.{axis} is a {type(found).__name__} whose columns are on disk: open the "
+            f"adata.{axis} is a {type(table).__name__} whose columns are on disk: open the "
             "file with scatlas.read_lazy instead, or load all of it with adata.to_memory()"
         )
         raise InputError(msg)
-    return found
+    return table
 
 
 def get_matrix(

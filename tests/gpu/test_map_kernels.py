@@ -21,14 +21,13 @@ from scatlas.kernels.graphs import (  # noqa: E402
 )
 from scatlas.kernels.graphs.communities_cpu import Edges  # noqa: E402
 from scatlas.matrix import (  # noqa: E402
-    cell_map,
     communities,
     graph_eigenvectors,
     inverted_lists,
     inverted_lists_gpu,
     knn,
     projection,
-    umap_rounds,
+    reference_map,
 )
 from scatlas.pp._neighbors import connectivities  # noqa: E402
 from tests.unit.kernels.test_graph_edges import GRAPHS  # noqa: E402
@@ -183,9 +182,9 @@ def test_layout_keeps_neighbourhoods_as_the_cpus(graph):
     start = np.ascontiguousarray(x[:, :2] / 5)
     edges = weights.indptr.astype(np.int64), weights.indices, weights.data
     options = {"n_epochs": 200, "seed": 0, **OPTIONS}
-    cpu = umap_rounds.lay_out(start, edges, CURVE, **options)
+    cpu = projection.lay_out(start, edges, CURVE, **options)
     there = cp.asarray(start), tuple(map(cp.asarray, edges))
-    runs = [umap_rounds.lay_out(*there, CURVE, **options) for _ in range(2)]
+    runs = [projection.lay_out(*there, CURVE, **options) for _ in range(2)]
     assert_same([runs[0]], [runs[1].get()])
     rows = np.random.default_rng(0).choice(x.shape[0], 4000, replace=False)
     scores = [trustworthiness(x[rows], y[rows], n_neighbors=15) for y in (cpu, runs[0].get())]
@@ -232,18 +231,18 @@ def test_projection_votes_and_distances_are_the_cpus():
 def test_map_of_all_cells():
     x = points(20_000, 30)
     rows = np.arange(0, 20_000, 4)
-    sample = cell_map.Sample(
+    sample = reference_map.Sample(
         rows, x[rows, :2] / 5, np.arange(rows.size) % 7, np.ones(rows.size), CURVE, 15, 3
     )
     found = []
     for cells in (x[rows], cp.asarray(x[rows])):
         index = inverted_lists.build(cells, 15)
-        parts = list(cell_map.map_cells(sample, index, [x[:6000], x[6000:]]))
+        parts = list(reference_map.map_cells(sample, index, [x[:6000], x[6000:]]))
         columns = {name: np.concatenate([p[1][name] for p in parts]) for name in parts[0][1]}
         found.append((np.concatenate([p[0] for p in parts]), columns))
     cpu, gpu = found
     assert isinstance(gpu[0], np.ndarray)
-    np.testing.assert_array_equal(gpu[0][rows], sample.places)
+    np.testing.assert_array_equal(gpu[0][rows], sample.coordinates)
     assert np.median(np.abs(gpu[0] - cpu[0])) < 1e-4
     for name in ("leiden_share", "map_distance"):
         np.testing.assert_allclose(gpu[1][name], cpu[1][name], rtol=1e-5)

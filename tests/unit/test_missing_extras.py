@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import scatlas as sa
-from scatlas._util.extras import EXTRAS
+from scatlas._util.imports import EXTRAS
 from scatlas.errors import InputError
 
 ROOT = Path(__file__).parents[2]

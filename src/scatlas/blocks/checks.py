@@ -18,7 +18,6 @@ from scatlas.kernels.dispatch import kernels_for
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-
 F = TypeVar("F", bound="Callable[..., Any]")
 
 

@@ -17,15 +17,14 @@ from scatlas.compute.threads import n_threads
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-
 # Parts of the matrix, however many threads there are; each needs 8 bytes per row.
 _N_PARTS = 4
-_LEAST_VALUES = 200_000
+_MIN_VALUES = 200_000  # per thread
 
 
 def to_csr(x: sp.csc_matrix | sp.csc_array) -> sp.csr_matrix | sp.csr_array:
     """A CSC matrix as CSR with ascending columns; the arrays of ``x.tocsr()``, to the same bits."""
-    if x.nnz < _LEAST_VALUES:
+    if x.nnz < _MIN_VALUES:
         return x.tocsr()
     from scatlas.kernels.linalg.transpose_cpu import count_minor, first_places, scatter
 
@@ -56,8 +55,7 @@ def to_csr(x: sp.csc_matrix | sp.csc_array) -> sp.csr_matrix | sp.csr_array:
     return out
 
 
-_LEAST_VALUES = 200_000  # per thread
-_LEAST_DENSE_VALUES = 2**20  # the same for dense rows, of which a copy takes less time
+_MIN_DENSE_VALUES = 2**20  # the same for dense rows, of which a copy takes less time
 
 
 def select_sorted(x: Any, positions: NDArray[np.integer[Any]], axis: int) -> Any:
@@ -96,7 +94,7 @@ def _dense_columns(x: NDArray[Any], columns: NDArray[np.int64]) -> NDArray[Any]:
 
 def _row_ranges(out: NDArray[Any]) -> list[slice]:
     """Ranges of rows, one per thread."""
-    n = max(1, min(n_threads(), out.size // _LEAST_DENSE_VALUES))
+    n = max(1, min(n_threads(), out.size // _MIN_DENSE_VALUES))
     bounds = [out.shape[0] * i // n for i in range(n + 1)]
     return [slice(bounds[i], bounds[i + 1]) for i in range(n)]
 
@@ -149,7 +147,7 @@ def _offsets(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 def _line_ranges(indptr: NDArray[np.int64]) -> list[slice]:
     """Ranges of lines with about as many values, one per thread."""
     n_values, n_lines = int(indptr[-1]), indptr.size - 1
-    n = max(1, min(n_threads(), n_values // _LEAST_VALUES))
+    n = max(1, min(n_threads(), n_values // _MIN_VALUES))
     ends = np.searchsorted(indptr, [n_values * i // n for i in range(1, n)])
     bounds = [0, *map(int, ends), n_lines]
     return [slice(bounds[i], bounds[i + 1]) for i in range(n)]

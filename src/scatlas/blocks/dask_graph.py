@@ -72,12 +72,12 @@ class SharedResults:
 
     def reach(self, key: Key) -> set[Key]:
         """A key and all of its direct and indirect dependencies that are not shared."""
-        found, todo = {key}, [key]
+        reached, todo = {key}, [key]
         while todo:
-            new = self._dependencies[todo.pop()] - found - self._keys
-            found |= new
+            new = self._dependencies[todo.pop()] - reached - self._keys
+            reached |= new
             todo.extend(new)
-        return found
+        return reached
 
     def requests(self, key: Key) -> set[Key]:
         """Shared keys that are needed for a key."""

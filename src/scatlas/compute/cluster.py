@@ -1,16 +1,18 @@
-"""Dask clusters: none, one worker per GPU, workers on the CPU, or an existing cluster."""
+"""Dask clusters: none, one worker per GPU, workers on the CPU, or an existing cluster.
+
+Dask is imported by the functions that need it: the config checks the options before any job starts.
+"""
 
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from importlib.util import find_spec
-from multiprocessing import current_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from scatlas.compute import gpu_devices as gpus
-from scatlas.compute.cluster_options import RMM_OPTIONS, check_cluster
+from scatlas.compute.device_memory import check_managed_memory
 from scatlas.compute.gpu_locks import lock_gpus
 from scatlas.errors import ConfigError, GpuError, ScatlasError
 
@@ -20,6 +22,18 @@ if TYPE_CHECKING:
     from distributed import Client
 
     from scatlas.compute.gpu_devices import Machine
+
+_RMM_OPTIONS = ("rmm_pool_size", "rmm_maximum_pool_size", "rmm_managed_memory")
+# Options of each kind of cluster.
+_OPTIONS = {
+    "in-process": (),
+    "local-gpu": (
+        *("devices", "threads_per_worker", "protocol", *_RMM_OPTIONS),
+        *("device_memory_limit", "memory_limit", "local_directory"),
+    ),
+    "local-cpu": ("n_workers", "threads_per_worker", "memory_limit", "local_directory"),
+    "existing": ("address", "scheduler_file", *_RMM_OPTIONS),
+}
 
 # Clusters that are started here accept connections from this machine only.
 LOOPBACK = "127.0.0.1"
@@ -122,7 +136,7 @@ def cluster(
             yield None
             return
         distributed = import_module("distributed")
-        rmm = {name: given.pop(name, None) for name in RMM_OPTIONS}
+        rmm = {name: given.pop(name, None) for name in _RMM_OPTIONS}
         if kind == "existing":
             client = stack.enter_context(_connect(distributed, **given))
         else:
@@ -145,6 +159,8 @@ def check_guard(kind: str) -> None:
     """Refuse to start workers while a worker imports the script that started it: it would wait for
     the GPU that its own parent holds.
     """
+    from multiprocessing import current_process
+
     if kind.startswith("local-") and getattr(current_process(), "_inheriting", False):
         msg = f"a worker of the cluster runs the script that starts it: {_GUARD}"
         raise ConfigError(msg)
@@ -230,3 +246,24 @@ def _connect(
     except (OSError, ValueError) as error:
         msg = f"no Dask scheduler answers at {where} ({type(error).__name__}): is it running?"
         raise ConfigError(msg) from None
+
+
+def check_cluster(kind: str, given: Mapping[str, Any]) -> None:
+    """Refuse options that do not belong to the kind of cluster or exclude each other."""
+    if kind not in _OPTIONS:
+        *first, last = _OPTIONS
+        msg = f"a cluster of kind {kind!r} is unknown: use {', '.join(first)} or {last}"
+        raise ConfigError(msg)
+    for name in given:
+        if name not in _OPTIONS[kind]:
+            takes = f"takes {', '.join(_OPTIONS[kind])}" if _OPTIONS[kind] else "takes no option"
+            msg = f"{name} does not belong to a cluster of kind {kind!r}, which {takes}"
+            raise ConfigError(msg)
+    if given.get("rmm_managed_memory"):
+        check_managed_memory(pool="rmm_pool_size" in given, ucx=given.get("protocol") == "ucx")
+    if given.get("protocol", "tcp") not in ("tcp", "ucx"):
+        msg = f"protocol {given['protocol']!r} is unknown: use tcp or ucx"
+        raise ConfigError(msg)
+    if kind == "existing" and ("address" in given) == ("scheduler_file" in given):
+        msg = "a cluster of kind 'existing' needs either its address or its scheduler_file"
+        raise ConfigError(msg)

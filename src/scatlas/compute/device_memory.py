@@ -8,7 +8,6 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 from scatlas._util.byte_sizes import parse_bytes
-from scatlas.compute.cluster_options import MEMORY_MODES, check_managed_memory
 from scatlas.errors import ConfigError, GpuError
 
 if TYPE_CHECKING:
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     Mode = Literal["pool", "managed", "async", "default"]
     Size = str | int | float
 
+_MODES = ("pool", "managed", "async", "default")
 # Initial and maximum size of a pool, as fractions of the free memory. The rest is for libraries
 # such as cuBLAS and for compiled kernels.
 _INITIAL, _MAXIMUM = 0.5, 0.9
@@ -134,15 +134,33 @@ def peak_bytes() -> int:
 
 
 def _check(mode: str, initial: Size | None) -> None:
-    if mode not in MEMORY_MODES:
+    if mode not in _MODES:
         hint = " (a pool of managed memory is not offered)" if "managed" in str(mode) else ""
-        *first, last = MEMORY_MODES
+        *first, last = _MODES
         msg = f"memory mode {mode!r} is unknown{hint}: use {', '.join(first)} or {last}"
         raise ConfigError(msg)
     if mode == "managed":
         check_managed_memory(pool=initial is not None, ucx=False)
     if mode == "default" and initial is not None:
         msg = "memory mode 'default' takes nothing at once: leave out initial or use mode 'pool'"
+        raise ConfigError(msg)
+
+
+def check_managed_memory(*, pool: bool, ucx: bool) -> None:
+    """Refuse managed memory together with a pool, or with workers that use UCX."""
+    if pool:
+        msg = (
+            "managed memory and a pool exclude each other: a pool would take all its memory at "
+            "once, and nothing could move to the host; leave out the pool's sizes or use mode "
+            "'pool'"
+        )
+        raise ConfigError(msg)
+    if ucx:
+        msg = (
+            "managed memory and protocol 'ucx' exclude each other: UCX hands GPU memory to other "
+            "workers by CUDA IPC, which does not take managed memory; use protocol 'tcp' or mode "
+            "'pool'"
+        )
         raise ConfigError(msg)
 
 

@@ -1,4 +1,4 @@
-"""Main memory: bytes available, and reuse of freed memory by the C library."""
+"""Main memory: what is available, what blocks and steps take, and its reuse by the C library."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ import ctypes
 import logging
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from scatlas._util.operating_system import memory_report
+from scatlas.compute.threads import BLOCK_BYTES, BLOCKS_PER_BUDGET
+
+if TYPE_CHECKING:
+    import numpy as np
 
 logger = logging.getLogger(__name__)
 
@@ -53,10 +58,10 @@ def available_memory(root: Path = Path("/")) -> int | None:
     if report is None:
         return None
     meminfo, groups = report
-    found = re.search(r"^MemAvailable:\s+(\d+) kB$", meminfo, re.MULTILINE)
-    if found is None:
+    free = re.search(r"^MemAvailable:\s+(\d+) kB$", meminfo, re.MULTILINE)
+    if free is None:
         return None
-    least = 1024 * int(found[1])
+    least = 1024 * int(free[1])
     top = root / "sys/fs/cgroup"
     name = re.search(r"^0::/(.*)$", groups, re.MULTILINE)
     folder = top / name[1] if name else top
@@ -78,3 +83,86 @@ def _left_in_group(group: Path) -> int | None:
         return None
     files = re.search(r"^inactive_file (\d+)$", stat, re.MULTILINE)
     return max(0, int(limit) - used + (int(files[1]) if files else 0))
+
+
+# Bytes per stored value while a block is processed: a count and an index of 4 bytes each.
+BYTES_PER_VALUE = 8
+
+
+def csr_blocks(
+    indptr: np.ndarray, budget: int, largest: int = BLOCK_BYTES
+) -> list[tuple[int, int]]:
+    """Rows ``(first, last + 1)`` of blocks of a CSR matrix, of at most :func:`block_bytes` each, at
+    8 bytes per value and 8 per row, but of one row at least. They depend on these arguments and
+    never on threads; a matrix without rows has one empty block.
+    """
+    import numpy as np
+
+    n_cells = indptr.size - 1
+    limit = block_bytes(budget, largest)
+    ends = BYTES_PER_VALUE * indptr.astype(np.int64) + 8 * np.arange(n_cells + 1, dtype=np.int64)
+    blocks: list[tuple[int, int]] = []
+    first = 0
+    while first < n_cells:
+        stop = int(np.searchsorted(ends, ends[first] + limit, side="right")) - 1
+        stop = min(max(stop, first + 1), n_cells)
+        blocks.append((first, stop))
+        first = stop
+    return blocks or [(0, 0)]
+
+
+def block_bytes(budget: int, largest: int = BLOCK_BYTES) -> int:
+    """Most bytes per block: an eighth of the budget, at most ``largest``."""
+    return min(budget // BLOCKS_PER_BUDGET, largest)
+
+
+def dense_blocks(
+    n_cells: int, row_bytes: int, budget: int, largest: int = BLOCK_BYTES
+) -> list[tuple[int, int]]:
+    """Cut the rows of a dense matrix into blocks as :func:`csr_blocks` does."""
+    rows = max(1, block_bytes(budget, largest) // max(1, row_bytes))
+    return [(i, min(i + rows, n_cells)) for i in range(0, n_cells, rows)] or [(0, 0)]
+
+
+# Number of clusters of Harmony: one per 30 cells, at most 100 (defaults of harmonypy).
+CELLS_PER_CLUSTER, MAX_CLUSTERS = 30, 100
+# Bytes per cell, as measured with harmonypy 2.1: per component (input, result, copies in float32
+# and float64), per cluster (membership of the cell), and a constant.
+_PER_COMPONENT, _PER_CLUSTER, _CONSTANT = 40, 10, 64
+
+
+def harmony_bytes(n_cells: float, n_comps: int) -> float:
+    """Peak bytes of :func:`scatlas.pp.harmony_integrate`."""
+    n_clusters = min(n_cells / CELLS_PER_CLUSTER, MAX_CLUSTERS)
+    return n_cells * (_PER_COMPONENT * n_comps + _PER_CLUSTER * n_clusters + _CONSTANT)
+
+
+# Bytes per cell of the largest of the steps neighbors, umap and leiden, as measured with 200,000
+# cells on 50 and 300 components: per component, and a constant.
+_MAP_PER_COMPONENT, _MAP_CONSTANT = 6, 4000
+
+
+def map_bytes(n_cells: float, n_comps: int) -> float:
+    """Peak bytes of the steps that compute neighbours, UMAP and clusters of the given cells."""
+    return n_cells * (_MAP_PER_COMPONENT * n_comps + _MAP_CONSTANT)
+
+
+# A plate's Gram matrix takes at most this share of its counts (2 bytes per stored value).
+MAX_GRAM_SHARE, _BYTES_PER_COUNT = 0.1, 2
+_BYTES_PER_GRAM_ENTRY = 8
+
+
+def gram_is_worth_storing(n_cells: float, values_per_cell: float, n_genes: float) -> bool:
+    """Whether a plate stores its own Gram matrix, so that PCA need not sum over its cells again.
+
+    The sum over cells of few values takes less time than to write and read the matrix, and less
+    disk. Without this rule hundreds of small samples would store many times the size of their
+    counts.
+    """
+    triangle_bytes = _BYTES_PER_GRAM_ENTRY * n_genes * (n_genes + 1) / 2
+    return triangle_bytes <= max_gram_bytes(n_cells * values_per_cell)
+
+
+def max_gram_bytes(n_values: float) -> float:
+    """Largest triangle of a Gram matrix that a plate of ``n_values`` counts stores, in bytes."""
+    return MAX_GRAM_SHARE * _BYTES_PER_COUNT * n_values

@@ -1,16 +1,18 @@
-"""Number of threads that process blocks; BLAS limited to one thread."""
+"""Number of threads that process blocks, tasks for blocks of cells; BLAS limited to one thread."""
 
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from scatlas._util.operating_system import n_available_cores
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     from threadpoolctl import ThreadpoolController
@@ -93,3 +95,35 @@ def _controller(n_modules: int) -> ThreadpoolController:  # noqa: ARG001
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
+
+
+# Several per thread, because cells differ in edges. At least this many cells: a task starts in
+# the time of some 50.
+_BLOCKS_PER_THREAD = 4
+_CELLS_PER_BLOCK = 1000
+
+Rows: TypeAlias = tuple[int, int]  # the first cell and the one after the last
+
+
+@contextmanager
+def over_cells(n_cells: int) -> Iterator[Callable[[Callable[[Rows], None]], None]]:
+    """Context with a function that calls a task for each block of cells, and waits for all.
+
+    Blocks depend on the number of threads: what a task writes to its cells must not depend on them.
+    """
+    n = n_cores()
+    n_blocks = max(1, min(_BLOCKS_PER_THREAD * n, n_cells // _CELLS_PER_BLOCK))
+    if n_blocks > n:  # as many for each thread
+        n_blocks -= n_blocks % n
+    cuts = [n_cells * i // n_blocks for i in range(n_blocks + 1)]
+    blocks = list(pairwise(cuts))
+    if n_blocks == 1:  # to wait for another thread takes as long as the work on a few cells
+        yield lambda task: task(blocks[0])
+        return
+    with ThreadPoolExecutor(n, "scatlas-cells") as pool:
+
+        def call(task: Callable[[Rows], None]) -> None:
+            for _ in pool.map(task, blocks):
+                pass
+
+        yield call

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scatlas._util.lazy_exports import exports
+from scatlas._util.imports import exports
 
 if TYPE_CHECKING:
     from scatlas.get._aggregate import aggregate as aggregate

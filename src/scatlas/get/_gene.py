@@ -81,24 +81,26 @@ def _gene_of_file(path: Path | str, name: str, layer: str | None) -> NDArray[Any
 
 
 def _copy_of(store: Store) -> GeneCopy | None:
-    found = find_gene_copy(store)
-    if isinstance(found, GeneCopy):
-        return found
+    gene_copy = find_gene_copy(store)
+    if isinstance(gene_copy, GeneCopy):
+        return gene_copy
     logger.warning(
         "%s: all of X is read for one gene, for %s: by_gene: true in the config makes the "
         "gene-major copy %s, or scatlas.io.write_gene_copy(atlas, %r) beside the atlas",
-        *(store.path, found, NAME, NAME),
+        *(store.path, gene_copy, NAME, NAME),
     )
     return None
 
 
 def _position(names: pd.Index, name: str, source: str) -> int:
     """Number of a gene; close names are named if there is none."""
-    found = np.flatnonzero(names == name)
-    if len(found) == 1:
-        return int(found[0])
-    if len(found) > 1:
-        msg = f"{source}: {len(found)} genes have the name {name!r}: make var_names unique first"
+    positions = np.flatnonzero(names == name)
+    if len(positions) == 1:
+        return int(positions[0])
+    if len(positions) > 1:
+        msg = (
+            f"{source}: {len(positions)} genes have the name {name!r}: make var_names unique first"
+        )
         raise InputError(msg)
     by_upper: dict[str, str] = {}
     for known in map(str, names):

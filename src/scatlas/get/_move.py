@@ -45,10 +45,14 @@ def X_to_GPU(x: Any, *, exact: bool = False) -> Any:  # noqa: N802 - rapids-sing
     _check_gpu()
     if not kind.lazy:
         return _to_gpu(x, exact)
+    import cupy as cp
+    from cupyx.scipy import sparse as cupy_sparse
+
     from scatlas.arrays import cupy_arrays
 
     dtype = x.dtype if exact or not kind.sparse else _float_dtype(x.dtype)
-    meta = cupy_arrays.empty_like(_empty_block(kind.sparse), dtype)
+    empty = cupy_sparse.csr_matrix((0, 0), dtype=np.float32) if kind.sparse else cp.empty((0, 0))
+    meta = cupy_arrays.empty_like(empty, dtype)
     return blocks.map_blocks(lambda block: _to_gpu(block, exact), x, dtype=dtype, meta=meta)
 
 
@@ -159,13 +163,6 @@ def _check_gpu() -> None:
     except runtime.CUDARuntimeError as error:
         msg = f"there is no GPU that CuPy can use ({error}): leave the matrix on the CPU"
         raise GpuError(msg) from error
-
-
-def _empty_block(sparse: bool) -> Any:
-    import cupy as cp
-    from cupyx.scipy import sparse as cupy_sparse
-
-    return cupy_sparse.csr_matrix((0, 0), dtype=np.float32) if sparse else cp.empty((0, 0))
 
 
 def _float_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:

@@ -11,16 +11,16 @@ import scipy.sparse as sp
 
 from scatlas import blocks
 from scatlas.arrays.kinds import is_gpu
+from scatlas.compute.threads import over_cells
 from scatlas.kernels.dispatch import kernels_for
 from scatlas.kernels.graphs.communities_cpu import Communities, Edges, sweep
 from scatlas.kernels.graphs.edges_cpu import add_transposed, merge_nodes, positions_by_label
-from scatlas.matrix.cell_blocks import over_cells
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from scatlas.arrays.array_types import Array, Floats, Ints
-    from scatlas.matrix.cell_blocks import Rows
+    from scatlas.compute.threads import Rows
 
 _SCALE = 2**20  # of weights as whole numbers, with the heaviest edge at this number
 # One of four nodes moves per round: with one of two, modularity is up to 0.6% lower.
@@ -30,7 +30,7 @@ _SHARE = 4
 _SWEEP_UP_TO = 1000
 _MAX_ROUNDS = 40
 _FEW = 1000  # rounds end if fewer than one of this many nodes moves
-_LEAST_GAIN = 1e-5  # of modularity, relative, of an iteration that another one follows
+_MIN_GAIN = 1e-5  # of modularity, relative, of an iteration that another one follows
 
 
 def leiden(
@@ -69,7 +69,7 @@ def leiden(
         gain = quality - highest
         if gain > 0:
             best, highest = labels, quality
-        if not gain > _LEAST_GAIN * abs(quality):
+        if not gain > _MIN_GAIN * abs(quality):
             break
     return best
 
@@ -106,9 +106,9 @@ def _iterate(level: _Level, labels: Ints, search: _Search) -> Ints:
             edges, Edges(*map(search.to_device, edges)), _sums(level.degrees, refined, n)
         )
         node = refined[node]
-        of_part = np.empty(n, np.int64)
-        of_part[refined] = labels
-        labels = _number(of_part)
+        part_labels = np.empty(n, np.int64)
+        part_labels[refined] = labels
+        labels = _number(part_labels)
 
 
 def _optimise(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from scatlas._util.extras import from_extra
+from scatlas._util.imports import from_extra
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

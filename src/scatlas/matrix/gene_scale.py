@@ -93,14 +93,14 @@ class GeneScale:
     def stats(self, unscaled: GramStats, shifted: da.Array | None) -> GramStats:
         """Sums and products of the scaled genes; one pass over S if values are clipped."""
         if self.max_value is None:
-            of_shifted = GramStats(
+            shifted_stats = GramStats(
                 unscaled.n_cells,
                 unscaled.sums / self.std,
                 unscaled.gram / self.std[:, None] / self.std,
             )
         else:
-            of_shifted = gram_stats(shifted)
-        n, zeros = of_shifted.n_cells, self.zeros
-        cross = np.outer(of_shifted.sums, zeros)
-        gram = of_shifted.gram + cross + cross.T + n * np.outer(zeros, zeros)
-        return GramStats(n, of_shifted.sums + n * zeros, gram)
+            shifted_stats = gram_stats(shifted)
+        n, zeros = shifted_stats.n_cells, self.zeros
+        cross = np.outer(shifted_stats.sums, zeros)
+        gram = shifted_stats.gram + cross + cross.T + n * np.outer(zeros, zeros)
+        return GramStats(n, shifted_stats.sums + n * zeros, gram)

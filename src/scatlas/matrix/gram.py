@@ -54,8 +54,26 @@ class GramStats:
     gram: NDArray[np.float64]
 
     @staticmethod
+    def merge(parts: Sequence[GramStats]) -> GramStats:
+        """Sums over the cells of all parts, added in their order. The parts do not change.
+
+        Raises
+        ------
+        InputError
+            There are no parts, or their numbers of genes differ.
+        """
+        if not parts:
+            raise InputError("there are no Gram statistics to merge")
+        sizes = {part.sums.size for part in parts}
+        if len(sizes) > 1:
+            msg = f"Gram statistics of {sorted(sizes)} genes cannot be added: select the same genes"
+            raise InputError(msg)
+        total = GramStats(parts[0].n_cells, parts[0].sums.copy(), parts[0].gram.copy())
+        return GramStats.merge_in_place([total, *parts[1:]])
+
+    @staticmethod
     def merge_in_place(parts: Sequence[GramStats]) -> GramStats:
-        """Sums over the cells of all parts, added in their order to the arrays of the first."""
+        """As :meth:`merge`, but add into the arrays of the first part."""
         first, *others = parts
         n_cells, sums, gram = first.n_cells, first.sums, first.gram
         for part in others:

@@ -10,9 +10,9 @@ import numpy as np
 
 from scatlas import blocks
 from scatlas.arrays.kinds import is_gpu
+from scatlas.compute.threads import over_cells
 from scatlas.kernels.dispatch import kernels_for
 from scatlas.kernels.graphs.diffusion_cpu import WIDTH
-from scatlas.matrix.cell_blocks import over_cells
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scatlas import blocks
-from scatlas._util.extras import from_extra
+from scatlas._util.imports import from_extra
 from scatlas._util.numbers import check_positive, seed_number, whole_number
-from scatlas.compute.footprints import CELLS_PER_CLUSTER, harmony_bytes
-from scatlas.compute.memory import available_memory
+from scatlas.compute.memory import CELLS_PER_CLUSTER, available_memory, harmony_bytes
 from scatlas.compute.threads import n_cores
 from scatlas.errors import InputError, TooLargeError
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scatlas import blocks
-from scatlas._util.extras import from_extra
+from scatlas._util.imports import from_extra
 from scatlas._util.numbers import whole_number
 from scatlas.errors import InputError
 from scatlas.kernels.dispatch import kernels_for

@@ -93,7 +93,7 @@ class InvertedLists(NamedTuple):
         found = self._empty_result(x.shape[0], n_neighbors)
         for start in range(0, x.shape[0], _QUERIES_AT_ONCE):
             rows = np.arange(start, min(start + _QUERIES_AT_ONCE, x.shape[0]))
-            # Of the pieces of a list, the first: all have the same nearest lists.
+            # The first piece of a list stands for all: they have the same nearest lists.
             labels = np.searchsorted(self.centre_of, _assign(queries, rows, self.centres))
             order, bounds = positions_by_label(labels, self.n_lists)
             lists = np.split(rows[order], bounds[1:-1])
@@ -158,7 +158,8 @@ def build(
     n_lists = max(1, round(rules.LISTS * n_cells**0.5))
     sample = rules.draw(rng, n_cells, rules.CELLS_PER_CENTRE * n_lists)
     cells = nearest_cpu.Cells(x, np.zeros(x.shape[1]), metric == "cosine")
-    cells = cells._replace(centre=_mean(cells, sample))
+    sums, counts = nearest_cpu.add_by_label(cells, sample, np.zeros(sample.size, np.int32), 1)
+    cells = cells._replace(centre=sums[0] / counts[0])
     centres = _k_means(cells, sample, min(n_lists, sample.size), rng)
     labels = _assign(cells, np.arange(n_cells), centres)
     order, bounds = positions_by_label(labels, centres.x.shape[0])
@@ -170,12 +171,6 @@ def build(
     ranks = _ranks_of_neighbors(index, rules.draw(rng, n_cells, rules.MEASURED), n_neighbors)
     n_probes, measured = rules.choose_probes(ranks, index.n_lists, recall)
     return index._replace(n_probes=n_probes, recall=measured)
-
-
-def _mean(cells: Cells, rows: Ints) -> NDArray[np.float64]:
-    sums, counts = nearest_cpu.add_by_label(cells, rows, np.zeros(rows.size, np.int32), 1)
-    mean: NDArray[np.float64] = sums[0] / counts[0]
-    return mean
 
 
 def _k_means(cells: Cells, sample: Ints, n_lists: int, rng: np.random.Generator) -> Cells:
@@ -218,7 +213,7 @@ def _ranks_of_neighbors(index: InvertedLists, rows: Ints, n_neighbors: int) -> I
         np.arange(index.n_lists, dtype=np.int32), np.diff(index.bounds)
     )
 
-    def of_cell(i: int) -> Ints:
+    def rank_lists(i: int) -> Ints:
         own = list_of[rows[i]]
         members = index.members(own)
         n = min(n_neighbors, members.size)
@@ -234,7 +229,7 @@ def _ranks_of_neighbors(index: InvertedLists, rows: Ints, n_neighbors: int) -> I
         out[out.size - others.size :] = others
         return out
 
-    return np.stack(list(blocks.map_in_order(of_cell, rows.size, workers=n_cores())))
+    return np.stack(list(blocks.map_in_order(rank_lists, rows.size, workers=n_cores())))
 
 
 def _exact(cells: Cells, rows: Ints, n: int) -> tuple[Ints, NDArray[np.float64]]:

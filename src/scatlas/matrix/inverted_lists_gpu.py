@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # Cells whose nearest lists are found at once: 1 GB of them where they are converted.
 _CELLS_AT_ONCE = 2**22
 # Parts of the cells in which the exact neighbours of a sample are searched.
-_PARTS, _LEAST_PER_PART = 64, 65_536
+_PARTS, _MIN_PER_PART = 64, 65_536
 
 
 class GpuInvertedLists(NamedTuple):
@@ -51,7 +51,7 @@ class GpuInvertedLists(NamedTuple):
         """Nearest indexed cells of new cells, NumPy or CuPy, as ``InvertedLists.search``."""
         x = cp.asarray(x)
         queries = self.space.cells(x if x.dtype in (np.float32, np.float64) else x.astype(float))
-        # Of the pieces of a list, the first: all have the same nearest lists.
+        # The first piece of a list stands for all: they have the same nearest lists.
         labels = _assign(self.space, queries, self.centres)
         lists = cp.searchsorted(cp.asarray(self.centre_of), labels)
         order, bounds = _group(lists, self.n_lists)
@@ -258,7 +258,7 @@ def _exact_among(
 ) -> tuple[GpuArray, GpuArray]:
     """Nearest of all cells for each query, and scores, in parts of the cells."""
     n_cells = index.order.size
-    n_parts = min(_PARTS, -(-n_cells // _LEAST_PER_PART))
+    n_parts = min(_PARTS, -(-n_cells // _MIN_PER_PART))
     first = np.arange(0, rows.size, ROWS)
     part = np.repeat(np.arange(n_parts), first.size)
     first = np.tile(first, n_parts)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scatlas._util.extras import from_extra
+from scatlas._util.imports import from_extra
 from scatlas.compute.threads import blas_on_one_thread, n_cores, openmp_on_one_thread
 
 if TYPE_CHECKING:

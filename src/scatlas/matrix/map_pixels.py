@@ -17,7 +17,7 @@ SIDE, MEANS_SIDE = 512, 128
 # Positions are 16-bit numbers: a pixel is made of their first bits.
 _STEPS = 65_536
 _MARGIN = 0.01  # of the side, around the cells
-# Most counts of all levels of a column: their histograms are as fine as this allows.
+# Counts of all levels of a column at most: their histograms are as fine as this allows.
 _MAX_COUNTS = 2**26
 # Values are summed as multiples of this, so that sums are exact.
 FIXED_POINT = 1 / 1024
@@ -48,10 +48,10 @@ def positions(xy: NDArray[np.floating[Any]], box: Box) -> NDArray[np.uint16]:
     return np.nan_to_num(steps).clip(0, _STEPS - 1).astype(np.uint16)
 
 
-def pixels(steps: NDArray[np.uint16], side: int) -> NDArray[np.int64]:
+def pixels(coordinates: NDArray[np.uint16], side: int) -> NDArray[np.int64]:
     """Pixel of each position; rows from the bottom, ``side`` (a power of two) pixels each."""
     shift = 16 - (side.bit_length() - 1)
-    at = (steps >> shift).astype(np.int64)
+    at = (coordinates >> shift).astype(np.int64)
     return at[:, 1] * side + at[:, 0]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from natsort import natsorted
 
-from scatlas._util.gene_lists import common_genes
+from scatlas.columns import common_genes
 from scatlas.errors import InputError
 from scatlas.io.products.group_sums import GroupSums, add_group_sums, read_groups
 from scatlas.kernels.moments.group_sums_cpu import SumKinds, Sums
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from scatlas._util.gene_lists import GeneRule
+    from scatlas.columns import GeneRule
     from scatlas.matrix.rank_statistics import GroupMoments
 
 logger = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""New cells on a map that exists, by their nearest cells of a reference.
+"""UMAP's layout in rounds, and new cells on a map that exists, by their nearest cells there.
 
 What a cell gets depends on its own neighbours alone: not on the cells projected with it, nor on
 blocks or threads. Arguments and results are NumPy arrays, or CuPy arrays of one GPU.
@@ -6,20 +6,21 @@ blocks or threads. Arguments and results are NumPy arrays, or CuPy arrays of one
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from scatlas.arrays.kinds import is_gpu
+from scatlas.compute.threads import over_cells
 from scatlas.errors import InputError
 from scatlas.kernels.dispatch import kernels_for
-from scatlas.matrix.cell_blocks import over_cells
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from scatlas.arrays.array_types import Array, Float32Array, Floats, Ints, UInt64Array
-    from scatlas.matrix.cell_blocks import Rows
+    from scatlas.compute.threads import Rows
 
 # umap-learn takes 100 rounds for up to 10,000 new cells and 30 for more: but a cell's place must
 # not depend on the number of cells projected with it.
@@ -43,7 +44,7 @@ def project_layout(
 
     The transform of umap-learn 0.5: each cell starts at the weighted mean of its nearest reference
     cells, or at an equal cell, and moves by the forces of these and of random reference cells, in
-    the rounds of :func:`scatlas.matrix.umap_rounds.lay_out`, from a fourth of the learning rate.
+    the rounds of :func:`scatlas.matrix.projection.lay_out`, from a fourth of the learning rate.
 
     ``neighbours`` and ``distances`` are ``[n, k]``, the nearest first; ``keys`` name each cell in
     the random numbers, such as its number in its plate.
@@ -128,9 +129,11 @@ def novelty(neighbours: Array, distances: Array, usual: Floats) -> Floats:
     return out
 
 
-def novelty_ranks(novelty: Floats, of_reference: Floats) -> Floats:
+def novelty_ranks(novelty: Floats, reference_novelty: Floats) -> Floats:
     """Share of the reference cells with a smaller novelty: one at 0.99 is less usual than 99%."""
-    return np.searchsorted(np.sort(of_reference), novelty, side="left") / of_reference.size
+    return (
+        np.searchsorted(np.sort(reference_novelty), novelty, side="left") / reference_novelty.size
+    )
 
 
 def _weights(distances: Array) -> Array:
@@ -158,3 +161,58 @@ def _check_neighbours(neighbours: Array, n_reference: int) -> None:
             f"but the reference has {n_reference} cells: pass neighbours in this reference"
         )
         raise InputError(msg)
+
+
+def lay_out(
+    start: Array,
+    graph: tuple[Array, Array, Array],
+    curve: tuple[float, float],
+    *,
+    gamma: float,
+    negative_sample_rate: int,
+    alpha: float,
+    n_epochs: int,
+    seed: int,
+) -> Array:
+    """Move cells towards their neighbours and away from random cells, in rounds.
+
+    ``graph`` has ``indptr``, ``indices`` (on a GPU int32) and positive weights of a symmetric CSR
+    graph, where ``start`` is; ``curve`` has ``a`` and ``b`` of the weight ``1 / (1 + a * d**(2 *
+    b))`` on the map. The learning rate falls linearly from ``alpha`` to zero. As in umap-learn the
+    first of ``n_epochs`` rounds uses no edge, and ``negative_sample_rate`` counts random cells per
+    use of an edge. The bits depend on the arguments alone; on a GPU a round is the CPU's to
+    rounding.
+    """
+    indptr, indices, weights = graph
+    largest = weights.max() if weights.size else 1
+    weights = weights.astype(np.float32, copy=False) if largest == 1 else weights / largest
+    edges = indptr.astype(np.int64, copy=False), indices, weights.astype(np.float32, copy=False)
+    before, after = start.copy(), start.copy()
+    kernels = kernels_for("graphs.layout", start)
+
+    def move_all(call: Callable[..., Any], keys: Array | None) -> Array:
+        nonlocal before, after
+        for number in range(1, n_epochs):
+            share = (number - 1) / n_epochs
+            call(
+                partial(
+                    kernels.run_round,
+                    *(before, after, before, edges, keys, curve),
+                    number=number,
+                    rate=alpha * (1.0 - share),
+                    # Groups find their places before cells come to rest: damped from the start,
+                    # the layout of many cells stays near where it began.
+                    damping=max(0.0, 4.0 * share - 3.0),
+                    pulls=2,
+                    gamma=gamma,
+                    negative_sample_rate=negative_sample_rate,
+                    seed=seed,
+                )
+            )
+            before, after = after, before
+        return before
+
+    if is_gpu(start):
+        return move_all(lambda move: move(), None)
+    with over_cells(len(start)) as call:
+        return move_all(call, np.arange(len(start), dtype=np.uint64))

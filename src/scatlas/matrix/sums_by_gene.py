@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from scatlas.kernels.moments.moments_cpu import Moments
 
 _LARGEST_EXACT = 2.0**53  # float64 holds every integer up to here
-_LEAST_VALUES = 200_000  # values per thread
+_MIN_VALUES = 200_000  # values per thread
 
 
 def is_by_gene(x: Any) -> bool:
@@ -131,7 +131,8 @@ def _is_exact(x: Any) -> bool:
 
 
 def _value_slices(x: Any) -> list[slice]:
-    n_values, n_parts = int(x.indptr[-1]), _n_parts(x)
+    n_values = int(x.indptr[-1])
+    n_parts = max(1, min(n_threads(), n_values // _MIN_VALUES))
     bounds = [n_values * i // n_parts for i in range(n_parts + 1)]
     return [slice(bounds[i], bounds[i + 1]) for i in range(n_parts)]
 
@@ -140,10 +141,6 @@ def _gene_bounds(x: Any) -> list[int]:
     """Bounds of the ranges of genes of the threads."""
     ends = [np.searchsorted(x.indptr, part.stop) for part in _value_slices(x)[:-1]]
     return [0, *map(int, ends), x.shape[1]]
-
-
-def _n_parts(x: Any) -> int:
-    return max(1, min(n_threads(), int(x.indptr[-1]) // _LEAST_VALUES))
 
 
 def _sum_parts(

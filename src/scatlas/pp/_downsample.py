@@ -73,13 +73,16 @@ def downsample_counts(
     """
     if (counts_per_cell is None) == (total_counts is None):
         raise InputError("give either counts_per_cell or total_counts")
-    seed = _seed(random_state)
+    if random_state is None:
+        seed = secrets.randbits(64)
+    else:
+        seed = whole_number(random_state, "random_state", most=2**64 - 1)
     x = elements.as_rows(elements.get_matrix(adata))
     if total_counts is None:
         wanted = columns.in_order(counts_per_cell, adata.obs_names, "counts_per_cell")
         result = _draw(x, _parse_targets(wanted, adata.n_obs), seed, replace, whole=False)
     else:
-        totals = _totals(x)
+        totals = np.concatenate(list(blocks.stream(x, _block_totals)))
         target = whole_number(total_counts, "total_counts")
         if totals.sum() < target:
             result = x
@@ -97,12 +100,6 @@ def downsample_counts(
     elements.copy_if_view(adata)
     elements.set_matrix(adata, result)
     return adata if copy else None
-
-
-def _seed(random_state: int | None) -> int:
-    if random_state is None:
-        return secrets.randbits(64)
-    return whole_number(random_state, "random_state", most=2**64 - 1)
 
 
 def _parse_targets(wanted: NDArray[Any], n_cells: int) -> NDArray[np.int64]:
@@ -129,10 +126,6 @@ def _block_totals(block: Any) -> NDArray[np.int64]:
         msg = f"a cell has {totals.max():,.0f} counts, more than the maximum of {MAX_COUNTS:,}"
         raise InputError(msg)
     return totals.astype(np.int64)
-
-
-def _totals(x: Any) -> NDArray[np.int64]:
-    return np.concatenate(list(blocks.stream(x, _block_totals)))
 
 
 def _draw(x: Any, targets: NDArray[np.int64], seed: int, replace: bool, *, whole: bool) -> Any:

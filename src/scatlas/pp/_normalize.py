@@ -120,7 +120,10 @@ def normalize_total(
     genes = _moderate_genes(adata, x, max_fraction) if exclude_highly_expressed else None
     totals = None
     if counts_per_cell is not None:
-        totals = _known_totals(adata, counts_per_cell)
+        totals = elements.get_values(adata, counts_per_cell, "counts_per_cell")
+        if totals.shape != (adata.n_obs,):
+            msg = f"counts_per_cell has shape {totals.shape}, but there are {adata.n_obs} cells"
+            raise InputError(msg)
     elif target_sum is None or key_added is not None or not kind.lazy:
         totals = cell_totals(x, genes)
     if totals is None:
@@ -137,14 +140,6 @@ def normalize_total(
     if key_added is not None:
         adata.obs[key_added] = factors
     return adata if copy else None
-
-
-def _known_totals(adata: AnnData, counts_per_cell: ArrayLike | str) -> np.ndarray:
-    totals = elements.get_values(adata, counts_per_cell, "counts_per_cell")
-    if totals.shape != (adata.n_obs,):
-        msg = f"counts_per_cell has shape {totals.shape}, but there are {adata.n_obs} cells"
-        raise InputError(msg)
-    return totals
 
 
 def _moderate_genes(adata: AnnData, x: Any, max_fraction: float) -> np.ndarray:

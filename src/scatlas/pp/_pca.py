@@ -155,18 +155,18 @@ def pca(
         smaller = min(x.shape)
         n_comps = smaller - 1 if smaller <= DEFAULT_N_COMPS else DEFAULT_N_COMPS
     n_comps = check_n_comps(n_comps, *x.shape)
-    found = array_components(x, n_comps, zero_center=zero_center)
-    x_pca = found.project(x, zero_center=zero_center, dtype=dtype)
+    principal = array_components(x, n_comps, zero_center=zero_center)
+    x_pca = principal.project(x, zero_center=zero_center, dtype=dtype)
     if not is_adata:
         if return_info:
-            return x_pca, found.PCs.T, found.variance_ratio, found.variance
+            return x_pca, principal.PCs.T, principal.variance_ratio, principal.variance
         return x_pca
 
     key_obsm, key_varm, key_uns = (key_added,) * 3 if key_added else ("X_pca", "PCs", "pca")
-    loadings = found.PCs
+    loadings = principal.PCs
     if mask is not None:
         loadings = np.zeros((n_genes, n_comps))
-        loadings[mask] = found.PCs
+        loadings[mask] = principal.PCs
     params = {
         "zero_center": zero_center,
         "use_highly_variable": isinstance(mask_param, str) and mask_param == "highly_variable",
@@ -178,8 +178,8 @@ def pca(
     adata.varm[key_varm] = loadings
     adata.uns[key_uns] = {
         "params": params,
-        "variance": found.variance,
-        "variance_ratio": found.variance_ratio,
+        "variance": principal.variance,
+        "variance_ratio": principal.variance_ratio,
     }
     return adata if copy else None
 

@@ -113,10 +113,10 @@ def calculate_qc_metrics(
     var = _gene_table(adata.n_obs, genes, sums, expr_type, x.dtype, log1p=log1p)
     if not inplace:
         return obs, var
-    of_own = {name: columns.in_order(var[name], adata.var_names, "adata.raw") for name in var}
+    own_values = {name: columns.in_order(var[name], adata.var_names, "adata.raw") for name in var}
     elements.copy_if_view(adata)
     adata.obs[obs.columns] = obs
-    for name, values in of_own.items():
+    for name, values in own_values.items():
         adata.var[name] = values
     return None
 

@@ -102,7 +102,7 @@ def _regressors(
     keys = columns.as_names(keys, "keys")
     if not keys:
         raise InputError("regress_out needs a column of obs (keys)")
-    found = []
+    regressors = []
     obs = elements.get_table(adata, "obs")
     for key in keys:
         column = columns.get_column(obs, key, "keys")
@@ -119,8 +119,8 @@ def _regressors(
         if not np.isfinite(values).all():
             msg = f"obs[{key!r}] (keys) has infinite values"
             raise InputError(msg)
-        found.append(values)
-    return found
+        regressors.append(values)
+    return regressors
 
 
 def _groups(obs: pd.DataFrame, key: str) -> pd.Categorical:
@@ -158,11 +158,11 @@ def _residuals(x: Any, regressors: list[pd.Categorical | NDArray[np.float64]]) -
     dtype = np.dtype(np.float32 if narrow else np.float64)
     residuals = kernels_for("linalg.regress", x).residuals
 
-    def of_block(block: Any, codes: NDArray[np.int64], *weights: NDArray[np.float64]) -> Any:
-        of_rows = np.stack([*weights], axis=1) if weights else np.empty((codes.size, 0))
-        return residuals(block, codes, base, of_rows, slopes, dtype=dtype)
+    def regress_block(block: Any, codes: NDArray[np.int64], *weights: NDArray[np.float64]) -> Any:
+        regressors = np.stack([*weights], axis=1) if weights else np.empty((codes.size, 0))
+        return residuals(block, codes, base, regressors, slopes, dtype=dtype)
 
-    return blocks.apply(of_block, x, codes, *weights, dtype=dtype, dense=True)
+    return blocks.apply(regress_block, x, codes, *weights, dtype=dtype, dense=True)
 
 
 def _weighted_sums(x: Any, weights: list[NDArray[np.float64]]) -> NDArray[np.float64]:
@@ -171,10 +171,10 @@ def _weighted_sums(x: Any, weights: list[NDArray[np.float64]]) -> NDArray[np.flo
 
     weighted_sums = kernels_for("linalg.regress", x).weighted_sums
 
-    def of_block(block: Any, *weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    def sum_block(block: Any, *weights: NDArray[np.float64]) -> NDArray[np.float64]:
         return weighted_sums(block, np.stack(weights, axis=1))
 
-    return blocks.reduce(of_block, regress_cpu.merge, x, *weights)[0]
+    return blocks.reduce(sum_block, regress_cpu.merge, x, *weights)[0]
 
 
 def _orthonormal(columns: list[NDArray[np.float64]]) -> list[NDArray[np.float64]]:

@@ -13,8 +13,6 @@ from scatlas.errors import InputError
 from scatlas.kernels.dispatch import kernels_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from anndata import AnnData
     from numpy.typing import ArrayLike, NDArray
 
@@ -79,7 +77,10 @@ def scale(
     from anndata import AnnData
 
     if not isinstance(data, AnnData):
-        return _scale_array(data, zero_center, max_value, layer, obsm, mask_obs)
+        if layer is not None or obsm is not None:
+            raise InputError("layer and obsm refer to an AnnData, not to an array: leave them out")
+        x = elements.check_array(data, "the array")
+        return _scale(x, zero_center, max_value, _mask(mask_obs, x), owned=False)[0]
 
     from scatlas.elements import get_array
 
@@ -101,22 +102,6 @@ def scale(
         adata.var[names[1]] = sd
     elements.set_matrix(adata, scaled, layer=layer, obsm=obsm)
     return adata if copy else None
-
-
-def _scale_array(
-    x: Any,
-    zero_center: bool,
-    max_value: float | None,
-    layer: str | None,
-    obsm: str | None,
-    mask_obs: ArrayLike | str | None,
-) -> Any:
-    from scatlas.elements import check_array
-
-    if layer is not None or obsm is not None:
-        raise InputError("layer and obsm refer to an AnnData, not to an array: leave them out")
-    x = check_array(x, "the array")
-    return _scale(x, zero_center, max_value, _mask(mask_obs, x), owned=False)[0]
 
 
 def _mask(mask: ArrayLike | str | None, data: Any) -> NDArray[np.bool_] | None:
@@ -145,7 +130,7 @@ def _scale(
     if x.shape[0] == 0:
         raise InputError("scale needs at least one cell, but there is none")
     if zero_center and blocks.is_sparse(x):
-        warnings.warn("zero-centering a sparse array/matrix densifies it.", stacklevel=5)
+        warnings.warn("zero-centering a sparse array/matrix densifies it.", stacklevel=4)
     moments = gene_moments(x, None if mask is None else np.where(mask, 0, -1))
     mean, sd = moments.mean[0], np.sqrt(moments.var[0])
     unusable = ~(np.isfinite(mean) & np.isfinite(sd))
@@ -161,113 +146,61 @@ def _scale(
     centre = mean if zero_center else None
     kind = kind_of(x)
     in_memory = not (kind.lazy or kind.gpu)
-    out = x if owned and x.dtype == dtype else None
-    if in_memory and kind.sparse and not zero_center and x.format == "csr":
-        scaled = _scale_csr_in_memory(x, sd, max_value, mask, dtype, out)
-    elif in_memory and kind.sparse and not zero_center and x.has_sorted_indices:
-        scaled = _scale_csc_in_memory(x, sd, max_value, mask, dtype, out)
-    elif in_memory and not kind.sparse:
-        scaled = _scale_dense_in_memory(x, centre, sd, max_value, mask, dtype, out)
+    if in_memory and kind.sparse:  # centred it is dense, and unsorted CSC goes by rows
+        in_memory = not zero_center and (x.format == "csr" or x.has_sorted_indices)
+    if in_memory:
+        out = x if owned and x.dtype == dtype else None
+        scaled = _scale_in_memory(x, centre, sd, max_value, mask, dtype, out)
     else:
-        scale_block = _block_scaler(x, centre, sd, max_value, dtype)
-        scaled = _apply(x, scale_block, mask, dtype, zero_center)
+        kernels = kernels_for("linalg.scale", x)
+
+        def scale_block(block: Any, rows: NDArray[np.bool_] | None = None) -> Any:
+            return kernels.scale(block, centre, sd, max_value, rows, dtype=dtype)
+
+        rows = () if mask is None else (mask,)
+        scaled = blocks.apply(scale_block, x, *rows, dtype=dtype, dense=zero_center)
+        if getattr(x, "format", None) == "csc" and not zero_center:
+            scaled = scaled.tocsc()
     return scaled, mean, sd
 
 
-def _scale_csr_in_memory(
+def _scale_in_memory(
     x: Any,
+    mean: NDArray[np.float64] | None,
     sd: NDArray[np.float64],
     max_value: float | None,
     mask: NDArray[np.bool_] | None,
     dtype: np.dtype,
     out: Any,
 ) -> Any:
-    """Scaled CSR, which is `out` if given: the threads write into one matrix, because one thread
-    alone is slow to join blocks.
+    """Scaled matrix, which is `out` if given: the threads write into one matrix, because one thread
+    alone is slow to join blocks. CSC is scaled gene after gene: to rows and back takes longer.
     """
     from scatlas.kernels.counts.normalize_cpu import with_data
-    from scatlas.kernels.linalg.scale_cpu import scale_csr_into
+    from scatlas.kernels.linalg import scale_cpu
 
+    sparse = blocks.is_sparse(x)
     scaled = out
-    if scaled is None:
-        scaled = with_data(x, np.empty(x.data.shape, dtype))
-        scaled.indices, scaled.indptr = np.empty_like(x.indices), x.indptr.copy()
+    if scaled is None and sparse:
+        scaled = with_data(x, np.empty(x.nnz, dtype))
+        scaled.indices, scaled.indptr = np.empty(x.nnz, x.indices.dtype), x.indptr.copy()
+    elif scaled is None:
+        scaled = np.empty(x.shape, dtype)
+    if sparse and x.format == "csc":
+        scale_cpu.scale_csc_into(x, sd, max_value, mask, scaled.data[: x.nnz])
+        if scaled is not x:
+            scaled.indices[:] = x.indices[: x.nnz]
+        return scaled
 
     def scale_cells(cells: slice) -> None:
-        part = slice(x.indptr[cells.start], x.indptr[cells.stop])
         rows = None if mask is None else mask[cells]
-        scale_csr_into(blocks.view(x, cells), sd, max_value, rows, scaled.data[part])
+        if not sparse:
+            scale_cpu.scale_dense_into(x[cells], mean, sd, max_value, rows, scaled[cells])
+            return
+        part = slice(x.indptr[cells.start], x.indptr[cells.stop])
+        scale_cpu.scale_csr_into(blocks.view(x, cells), sd, max_value, rows, scaled.data[part])
         if scaled is not x:
             scaled.indices[part] = x.indices[part]
 
     blocks.for_each(scale_cells, blocks.row_slices(x))
     return scaled
-
-
-def _scale_csc_in_memory(
-    x: Any,
-    sd: NDArray[np.float64],
-    max_value: float | None,
-    mask: NDArray[np.bool_] | None,
-    dtype: np.dtype,
-    out: Any,
-) -> Any:
-    """Scaled CSC, `out` if given, gene after gene: to rows and back takes longer."""
-    from scatlas.kernels.counts.normalize_cpu import with_data
-    from scatlas.kernels.linalg.scale_cpu import scale_csc_into
-
-    scaled = out
-    if scaled is None:
-        scaled = with_data(x, np.empty(x.nnz, dtype))
-        scaled.indices, scaled.indptr = x.indices[: x.nnz].copy(), x.indptr.copy()
-    scale_csc_into(x, sd, max_value, mask, scaled.data[: x.nnz])
-    return scaled
-
-
-def _scale_dense_in_memory(
-    x: NDArray[Any],
-    mean: NDArray[np.float64] | None,
-    sd: NDArray[np.float64],
-    max_value: float | None,
-    mask: NDArray[np.bool_] | None,
-    dtype: np.dtype,
-    out: Any,
-) -> NDArray[Any]:
-    """Scaled array, `out` if given: the threads write to their rows of it, not to a block each."""
-    from scatlas.kernels.linalg.scale_cpu import scale_dense_into
-
-    scaled = np.empty(x.shape, dtype) if out is None else out
-
-    def scale_cells(cells: slice) -> None:
-        rows = None if mask is None else mask[cells]
-        scale_dense_into(x[cells], mean, sd, max_value, rows, scaled[cells])
-
-    blocks.for_each(scale_cells, blocks.row_slices(x))
-    return scaled
-
-
-def _block_scaler(
-    x: Any,
-    mean: NDArray[np.float64] | None,
-    sd: NDArray[np.float64],
-    max_value: float | None,
-    dtype: np.dtype,
-) -> Callable[..., Any]:
-    kernels = kernels_for("linalg.scale", x)
-
-    def scale_block(block: Any, rows: NDArray[np.bool_] | None = None) -> Any:
-        return kernels.scale(block, mean, sd, max_value, rows, dtype=dtype)
-
-    return scale_block
-
-
-def _apply(
-    x: Any,
-    scale_block: Callable[..., Any],
-    mask: NDArray[np.bool_] | None,
-    dtype: np.dtype,
-    zero_center: bool,
-) -> Any:
-    rows = () if mask is None else (mask,)
-    scaled = blocks.apply(scale_block, x, *rows, dtype=dtype, dense=zero_center)
-    return scaled.tocsc() if getattr(x, "format", None) == "csc" and not zero_center else scaled

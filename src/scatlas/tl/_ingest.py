@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from scatlas import blocks, columns, elements
-from scatlas._util.extras import from_extra
+from scatlas._util.imports import from_extra
 from scatlas._util.numbers import whole_number
 from scatlas.errors import InputError
 from scatlas.matrix import inverted_lists
@@ -121,7 +121,10 @@ def ingest(
     except InputError as error:
         msg = f"adata_ref: {error}"
         raise InputError(msg) from error
-    x_pca = None if pca is None else _project(adata, pca)
+    x_pca = None
+    if pca is not None:  # lazy for a Dask X
+        new = elements.get_array(adata, pca.layer)
+        x_pca = project(new, pca.PCs, pca.offset, dtype=pca.dtype)
     adata = adata if inplace else adata.copy()
     if "umap" in methods or labels:
         x = _representation(adata, reference, x_pca, cells.shape[1])
@@ -267,11 +270,6 @@ def _components(adata_ref: AnnData) -> _Pca:
         raise InputError(msg)
     dtype = x_pca.dtype if x_pca.dtype == np.float64 else np.dtype(np.float32)
     return _Pca(PCs, offset, dtype, layer)
-
-
-def _project(adata: AnnData, pca: _Pca) -> Any:
-    """The new cells' components; lazy for a Dask X."""
-    return project(elements.get_array(adata, pca.layer), pca.PCs, pca.offset, dtype=pca.dtype)
 
 
 def _representation(adata: AnnData, reference: _Reference, x_pca: Any, n_dims: int) -> Any:

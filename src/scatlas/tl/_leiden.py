@@ -13,7 +13,7 @@ import pandas as pd
 from natsort import natsorted
 
 from scatlas import blocks, columns, elements
-from scatlas._util.extras import from_extra
+from scatlas._util.imports import from_extra
 from scatlas._util.numbers import check_positive, random_state_of, seed_number, whole_number
 from scatlas.errors import InputError
 from scatlas.matrix import communities
@@ -198,10 +198,10 @@ def _in_rounds(
     weights = adjacency
     if not weighted:
         weights = (weights != 0).astype(np.int64)
-    found = communities.leiden(
+    labels = communities.leiden(
         weights, resolution=resolution, n_iterations=n_iterations, seed=seed, to_device=to_device
     )
-    return _by_size(found)
+    return _by_size(labels)
 
 
 def _by_leidenalg(
@@ -319,9 +319,9 @@ def _edges(adjacency: sp.spmatrix | sp.sparray, *, directed: bool) -> igraph.Gra
         zip(rows[i : i + _PART].tolist(), columns[i : i + _PART].tolist(), strict=True)
         for i in range(0, rows.size, _PART)
     )
-    found = igraph.Graph(n=adjacency.shape[0], edges=pairs, directed=directed)
-    found.es["weight"] = entries.data[there].astype(np.float64).tolist()
-    return found
+    network = igraph.Graph(n=adjacency.shape[0], edges=pairs, directed=directed)
+    network.es["weight"] = entries.data[there].astype(np.float64).tolist()
+    return network
 
 
 class _SeededNumbers:

@@ -96,9 +96,9 @@ def _inverse_simpson(neighbors: sp.csr_matrix, values: pd.Categorical) -> NDArra
         near = codes[neighbors.indices[indptr[first] : indptr[stop]]]
         cells = np.repeat(np.arange(stop - first), np.diff(indptr[first : stop + 1]))
         pairs, times = np.unique(cells[near >= 0] * n_values + near[near >= 0], return_counts=True)
-        of_cell = pairs // max(n_values, 1)
-        n = np.bincount(of_cell, times, stop - first)
-        squares = np.bincount(of_cell, times.astype(np.float64) ** 2, stop - first)
+        pair_cells = pairs // max(n_values, 1)
+        n = np.bincount(pair_cells, times, stop - first)
+        squares = np.bincount(pair_cells, times.astype(np.float64) ** 2, stop - first)
         np.divide(n**2, squares, out=out[first:stop], where=n > 0)
         first = stop
     return out

@@ -1,8 +1,8 @@
 """Genes ranked by how well they mark groups of cells: public functions and their documentation.
 
-Moments are in ``_rank_groups``, t-tests in ``scatlas.matrix.rank_statistics``, rank sums in
-``_rank_sums``, logistic regression in ``_rank_logreg``, and the tables that scanpy keeps of the
-result in ``_rank_groups``.
+Groups, their moments and the tables that scanpy keeps of the result are in ``_rank_groups``,
+t-tests in ``scatlas.matrix.rank_statistics``, rank sums in ``_rank_sums``, and logistic regression
+in ``_rank_logreg``.
 """
 
 from __future__ import annotations
@@ -169,9 +169,9 @@ def rank_genes_groups(
             logger.warning("pts are not computed with method='logreg'")
         from scatlas.tl._rank_logreg import logreg
 
-        found = logreg(x, chosen, names, genes, **_logreg_options(kwds))
+        ranked = logreg(x, chosen, names, genes, **_logreg_options(kwds))
     else:
-        found, fractions = _run_test(
+        ranked, fractions = _run_test(
             x, chosen, names, genes, method, tie_correct=tie_correct, pts=pts, base=base
         )
     result: dict[str, Any] = {
@@ -186,7 +186,7 @@ def rank_genes_groups(
     }
     result |= fractions
     result |= _rank_groups.tables(
-        found, names, n_genes=n_genes, rankby_abs=rankby_abs, corr_method=corr_method
+        ranked, names, n_genes=n_genes, rankby_abs=rankby_abs, corr_method=corr_method
     )
     adata = adata.copy() if copy else adata
     adata.uns["rank_genes_groups" if key_added is None else key_added] = result

@@ -12,7 +12,6 @@ from natsort import natsorted
 
 from scatlas import blocks, columns
 from scatlas.errors import InputError
-from scatlas.kernels.moments.group_sums_cpu import SumKinds, Sums
 from scatlas.matrix.group_sums import check_result_size, sum_groups
 from scatlas.matrix.rank_statistics import GroupMoments, adjust_pvalues, moments_of_sums
 
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from numpy.typing import NDArray
+
+    from scatlas.kernels.moments.group_sums_cpu import SumKinds, Sums
 
 
 REST = "rest"
@@ -82,17 +83,17 @@ def parse_groups(
             f"{', '.join(map(repr, few))}: leave such groups out with groups="
         )
         raise InputError(msg)
-    found = Groups(
+    parsed = Groups(
         wanted,
         codes,
         sizes,
         np.argsort(chosen),
         None if reference == REST else wanted.index(str(reference)),
     )
-    if not found.compared:
+    if not parsed.compared:
         msg = f"obs[{groupby!r}] and groups={groups!r} leave no group to compare with {reference!r}"
         raise InputError(msg)
-    return found
+    return parsed
 
 
 def _parse_names(names: list[str], groups: Any) -> list[str]:
@@ -125,9 +126,8 @@ def moments(
         raise InputError(msg)
     # Three arrays per sum: the sum, the moments of both sides, and scores or p-values.
     check_result_size((sizes.size, x.shape[1]), 3 * wanted.n_arrays(np.float64), "the ranked genes")
-    total = _sums_on_host(
-        sum_groups(x, codes, sizes.size, wanted, max_rows=int(sizes.sum())), genes
-    )
+    total = sum_groups(x, codes, sizes.size, wanted, max_rows=int(sizes.sum()))
+    total = _sums_on_host(total, genes)
     n_groups = len(groups.names)
     return moments_of_sums(total, sizes, names, n_groups=n_groups, reference=groups.reference)
 
@@ -160,7 +160,7 @@ class GroupResult(NamedTuple):
 
 
 def tables(
-    found: Iterable[GroupResult],
+    results: Iterable[GroupResult],
     genes: pd.Index,
     *,
     n_genes: int | None,
@@ -172,7 +172,7 @@ def tables(
     score in their order in ``genes``. Options are as for :func:`scatlas.tl.rank_genes_groups`.
     """
     columns: dict[str, dict[str, NDArray[Any]]] = {name: {} for name in _TYPES}
-    for group in found:
+    for group in results:
         key = -np.abs(group.scores) if rankby_abs else -group.scores
         order = np.argsort(key, kind="stable")[:n_genes]
         columns["names"][group.name] = genes.to_numpy(dtype=object)[order]

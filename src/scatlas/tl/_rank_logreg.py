@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 # As scikit-learn sets them for L-BFGS.
 _LINE_SEARCHES = 50
-_LEAST_GAIN = 64 * np.finfo(float).eps
+_MIN_GAIN = 64 * np.finfo(float).eps
 # Values times classes for which another thread is worth its start in each evaluation.
 _WORK_OF_ONE_THREAD = 2**20
 
@@ -166,11 +166,13 @@ class _Cells:
             return _folded(blocks.stream(self._x, work, self._codes, combine=logreg_cpu.merge))
         held, arrays = self._held, self._kind.arrays
 
-        def of_block(i: int) -> LossAndGradient:
+        def evaluate_block(i: int) -> LossAndGradient:
             return work(*held[i])
 
         return _folded(
-            blocks.map_in_order(arrays.on_own_stream(of_block), len(held), arrays.wait_for_kernels)
+            blocks.map_in_order(
+                arrays.on_own_stream(evaluate_block), len(held), arrays.wait_for_kernels
+            )
         )
 
 
@@ -199,32 +201,32 @@ class _Loss:
         self.evaluations += 1
         coef = flat.reshape(self.shape)
         model = logreg_cpu.LogisticModel(coef, self._scales, self._weights)
-        found = self._cells.evaluate(model)
-        gradient = blocks.on_host(found.gradient) / self._scales[:, None] / self._of_all
+        total = self._cells.evaluate(model)
+        gradient = blocks.on_host(total.gradient) / self._scales[:, None] / self._of_all
         slopes = coef[:-1]
         gradient[:-1] += self._strength * slopes
         if not self._fit_intercept:
             gradient[-1] = 0.0
         penalty = 0.5 * self._strength * float((slopes * slopes).sum())
-        return found.loss / self._of_all + penalty, gradient.ravel()
+        return total.loss / self._of_all + penalty, gradient.ravel()
 
 
 def _minimize(loss: _Loss, tol: float, max_iter: int) -> NDArray[np.float64]:
     """Coefficients ``[n_genes + 1, n_columns]`` of the least loss."""
     from scipy.optimize import minimize
 
-    options = {"maxiter": max_iter, "maxls": _LINE_SEARCHES, "gtol": tol, "ftol": _LEAST_GAIN}
+    options = {"maxiter": max_iter, "maxls": _LINE_SEARCHES, "gtol": tol, "ftol": _MIN_GAIN}
     with blas_on_one_thread():
-        found = minimize(
+        optimum = minimize(
             loss, np.zeros(loss.shape).ravel(), method="L-BFGS-B", jac=True, options=options
         )
-    if not found.success:
+    if not optimum.success:
         msg = (
-            f"logistic regression has not converged after {found.nit} iterations "
-            f"({str(found.message).strip()}): raise max_iter={max_iter}, or tol={tol}"
+            f"logistic regression has not converged after {optimum.nit} iterations "
+            f"({str(optimum.message).strip()}): raise max_iter={max_iter}, or tol={tol}"
         )
         warnings.warn(msg, stacklevel=3)
-    return found.x.reshape(loss.shape)
+    return optimum.x.reshape(loss.shape)
 
 
 def _looked_at(
@@ -257,7 +259,7 @@ def _n_bytes(block: Any) -> int:
 
 
 def _folded(parts: Iterator[LossAndGradient]) -> LossAndGradient:
-    found = next(parts)
+    total = next(parts)
     for part in parts:
-        found = logreg_cpu.merge([found, part])
-    return found
+        total = logreg_cpu.merge([total, part])
+    return total

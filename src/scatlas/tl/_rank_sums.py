@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Of the memory that is left, on the GPU of all.
+# Share of the free memory (on a GPU, of all its memory).
 _PART = 0.4
 _NO_BOUND = 2**62
 # Cells for which the normal approximation is poor, as scanpy hints.
@@ -57,8 +57,8 @@ def wilcoxon(
     codes, sizes = groups.all_compared()
     scores = _scores(x, codes, sizes, nonzero, genes, groups.reference, tie_correct=tie_correct)
     for group in groups.compared:
-        found = np.where(np.isnan(scores[group]), 0.0, scores[group])
-        yield group, found, 2.0 * norm.sf(np.abs(found))
+        known = np.where(np.isnan(scores[group]), 0.0, scores[group])
+        yield group, known, 2.0 * norm.sf(np.abs(known))
 
 
 def _scores(
@@ -93,10 +93,10 @@ def _scores(
             budget = _smaller_budget(budget, int(ends[chosen.stop - 1] - start), chosen, error)
             continue
         _gather(x, codes, genes[chosen], sizes.size, kernels, nonzeros)
-        found = nonzeros.rank_sums(zeros[chosen], reference, n_threads())
+        rank_sums = nonzeros.rank_sums(zeros[chosen], reference, n_threads())
         del nonzeros  # before the next ones are allocated
         scores[:, chosen] = standard_scores(
-            found, nonzero[:, chosen], sizes, reference, tie_correct=tie_correct
+            rank_sums, nonzero[:, chosen], sizes, reference, tie_correct=tie_correct
         )
         first, n_passes = chosen.stop, n_passes + 1
     n_genes = f"{genes.size:,}"

@@ -218,12 +218,12 @@ def _find_genes(listed: list[str], names: pd.Index) -> NDArray[np.intp]:
     missing = genes.difference(names, sort=False)
     if missing.size:
         logger.warning("genes that do not exist are left out: %s", missing.tolist())
-    found = names.get_indexer(genes.unique())
-    found = found[found >= 0]
-    if found.size == 0:
+    positions = names.get_indexer(genes.unique())
+    positions = positions[positions >= 0]
+    if positions.size == 0:
         msg = f"none of the genes to score by exists: {genes.tolist()}"
         raise InputError(msg)
-    return found
+    return positions
 
 
 def _positions(gene_pool: Sequence[str] | pd.Index | None, names: pd.Index) -> NDArray[np.intp]:
@@ -311,7 +311,7 @@ def _means_of_genes(x: Any) -> NDArray[np.float64]:
     sum_genes = kernels_for("moments.count_moments", x).gene_sum_pairs
     count_genes = kernels_for("counts.qc", x).gene_totals
 
-    def of_block(block: Any) -> tuple[NDArray[np.float64], NDArray[np.int64] | int]:
+    def sum_block(block: Any) -> tuple[NDArray[np.float64], NDArray[np.int64] | int]:
         sums = sum_genes(block)
         if np.isfinite(sums).all():
             return sums, 0
@@ -322,7 +322,7 @@ def _means_of_genes(x: Any) -> NDArray[np.float64]:
         with np.errstate(all="ignore"):
             return reduce(lambda a, b: (np.stack(pair_sum(*a[0], *b[0])), a[1] + b[1]), parts)
 
-    sums, n_missing = blocks.reduce(of_block, merge_parts, x)
+    sums, n_missing = blocks.reduce(sum_block, merge_parts, x)
     with np.errstate(invalid="ignore"):
         return sums[0] / (x.shape[0] - n_missing)
 
@@ -331,7 +331,7 @@ def _means_of_cells(x: Any, masks: list[NDArray[np.bool_]]) -> NDArray[np.float6
     """Mean over the genes of each mask that are not NaN, ``[n_cells, n_masks]``, in one pass."""
     row_sums = kernels_for("counts.qc", x).row_sums
 
-    def of_block(block: Any) -> NDArray[np.float64]:
+    def score_block(block: Any) -> NDArray[np.float64]:
         sums = np.stack([row_sums(block, mask) for mask in masks], axis=1)
         sizes = np.array([mask.sum() for mask in masks])
         if np.isfinite(sums).all():
@@ -343,7 +343,7 @@ def _means_of_cells(x: Any, masks: list[NDArray[np.bool_]]) -> NDArray[np.float6
         with np.errstate(invalid="ignore"):
             return sums / sizes
 
-    return blocks.join(list(blocks.stream(x, of_block)))
+    return blocks.join(list(blocks.stream(x, score_block)))
 
 
 def _without_nan(block: Any) -> tuple[Any, Any]:

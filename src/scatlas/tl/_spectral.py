@@ -80,7 +80,7 @@ def _centres(
 ) -> np.ndarray:
     """Place of each part: both ends of each axis, or, for more parts, PCA of their mean cells.
     umap-learn embeds the affinities exp(-distance^2) of the means instead; between clusters those
-    are all zero, and the places come out arbitrary.
+    are all zero, and the coordinates come out arbitrary.
     """
     if n_parts <= 2 * n_components:
         half = -(-n_parts // 2)
@@ -90,13 +90,13 @@ def _centres(
     means = np.vstack([np.asarray(x[labels == i].mean(axis=0)).ravel() for i in range(n_parts)])
     means = means.astype(np.float64)
     u, s, _ = np.linalg.svd(means - means.mean(axis=0), full_matrices=False)
-    places = np.zeros((n_parts, n_components))
+    coordinates = np.zeros((n_parts, n_components))
     width = min(n_components, s.size)
-    places[:, :width] = u[:, :width] * s[:width]
+    coordinates[:, :width] = u[:, :width] * s[:width]
     # The sign of a singular vector is the library's whim: largest coordinate positive.
-    largest = np.abs(places).argmax(axis=0)
-    signs = np.sign(places[largest, np.arange(n_components)])
-    return places * np.where(signs == 0, 1, signs) / max(np.abs(places).max(), 1e-300)
+    largest = np.abs(coordinates).argmax(axis=0)
+    signs = np.sign(coordinates[largest, np.arange(n_components)])
+    return coordinates * np.where(signs == 0, 1, signs) / max(np.abs(coordinates).max(), 1e-300)
 
 
 def _layouts_of_components(

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from scatlas import blocks, columns
-from scatlas._util.extras import from_extra
+from scatlas._util.imports import from_extra
 from scatlas._util.numbers import check_positive, random_state_of, whole_number
 from scatlas.compute.threads import blas_on_one_thread
 from scatlas.elements import get_host_representation, get_obsm
 from scatlas.errors import InputError
-from scatlas.matrix.umap_rounds import lay_out
+from scatlas.matrix.projection import lay_out
 from scatlas.tl import _spectral
 from scatlas.tl._graph import check_not_negative, graph, works_on_gpu
 
@@ -167,8 +167,10 @@ def umap(
     if method == "umap":
         graph_arrays = to_device(edges.indptr), to_device(edges.indices), to_device(edges.data)
         seed = int(state.randint(2**63))
-        scaled = to_device(_to_ten(coordinates))
-        coordinates = blocks.on_host(lay_out(scaled, graph_arrays, curve, seed=seed, **options))
+        low, high = coordinates.min(axis=0), coordinates.max(axis=0)
+        scaled = (10.0 * (coordinates - low) / (high - low)).astype(np.float32, order="C")
+        moved = lay_out(to_device(scaled), graph_arrays, curve, seed=seed, **options)
+        coordinates = blocks.on_host(moved)
     else:
         coordinates = _by_umap_learn(coordinates, edges, curve, state, options)
     used: dict[str, Any] = dict(zip("ab", curve, strict=True))
@@ -226,12 +228,6 @@ def _start(
             return spectral(edges, n_components, state)
     coordinates = state.uniform(low=-10.0, high=10.0, size=(edges.shape[0], n_components))
     return coordinates.astype(np.float32)
-
-
-def _to_ten(coordinates: np.ndarray) -> np.ndarray:
-    """Coordinates stretched to 0 .. 10 along each axis."""
-    low, high = coordinates.min(axis=0), coordinates.max(axis=0)
-    return (10.0 * (coordinates - low) / (high - low)).astype(np.float32, order="C")
 
 
 def _curve(spread: float, min_dist: float) -> tuple[float, float]:

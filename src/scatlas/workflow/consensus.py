@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from scatlas._util.gene_lists import common_genes, first_difference
+from scatlas.columns import common_genes, first_difference
 from scatlas.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from scatlas._util.gene_lists import GeneRule
+    from scatlas.columns import GeneRule
 
 # Columns that rank the genes of a plate, in the tables of all flavours.
 _RANKED_BY = ("dispersions_norm", "variances_norm")

@@ -49,7 +49,7 @@ def write_reference(
     """Write a reference; atomic. ``cells`` are the sampled ones without X: ``obs`` with ``plate``
     and labels, ``var`` of the atlas, ``X_pca`` with the components on which neighbours are found,
     ``X_umap`` and ``uns['umap']``. ``variance`` is the table of
-    :func:`scatlas.matrix.held_variance.held_variance`, ``usual`` and ``distances`` those of
+    :func:`scatlas.matrix.reference_map.held_variance`, ``usual`` and ``distances`` those of
     :func:`scatlas.matrix.reference_map.usual_distances`, and the rest is as in
     :class:`scatlas.matrix.reference_map.ReferenceMap`.
     """

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scatlas._util.byte_sizes import parse_bytes
-from scatlas.compute.block_sizes import block_bytes
-from scatlas.compute.footprints import (
+from scatlas.compute.memory import (
+    block_bytes,
     gram_is_worth_storing,
     harmony_bytes,
     map_bytes,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scatlas._util.byte_sizes import parse_bytes
-from scatlas.compute.footprints import map_bytes
+from scatlas.compute.memory import map_bytes
 from scatlas.errors import InputError
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import zarr
 import scatlas as sa
 from scatlas import blocks
 from scatlas.arrays import buffer_pool
-from scatlas.compute.block_sizes import csr_blocks
+from scatlas.compute.memory import csr_blocks
 from scatlas.errors import InputError
 from scatlas.io import load_plate, open_counts
 from scatlas.io.chunks import chunk_reader

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from scatlas.compute.footprints import gram_is_worth_storing
+from scatlas.compute.memory import gram_is_worth_storing
 from scatlas.errors import InputError
 from scatlas.io import StoredGram, write_gram
 from scatlas.io.products import gram_store

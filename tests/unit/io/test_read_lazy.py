@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 import scatlas as sa
 from scatlas._util.byte_sizes import parse_bytes
-from scatlas.compute.block_sizes import csr_blocks, dense_blocks
+from scatlas.compute.memory import csr_blocks, dense_blocks
 from scatlas.errors import ConfigError, InputError, MissingPackageError
 from scatlas.io.files import anndata_file as store_module
 from scatlas.io.files.anndata_file import Store

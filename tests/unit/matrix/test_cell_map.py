@@ -8,8 +8,8 @@ from sklearn.neighbors import NearestNeighbors
 
 from scatlas.compute.threads import use_threads
 from scatlas.matrix import inverted_lists
-from scatlas.matrix.cell_map import Sample, map_cells
 from scatlas.matrix.projection import novelty, project_layout, vote_labels
+from scatlas.matrix.reference_map import Sample, map_cells
 
 K, N_CELLS, N_SAMPLE = 10, 900, 300
 
@@ -30,7 +30,7 @@ def sample(x: np.ndarray) -> Sample:
     distances, _ = NearestNeighbors(n_neighbors=K).fit(x[rows]).kneighbors(x[rows])
     return Sample(
         rows=rows,
-        places=x[rows, :2].copy(),
+        coordinates=x[rows, :2].copy(),
         codes=rows % 5,
         usual=distances[:, 1:].mean(axis=1),
         curve=(0.583, 1.334),
@@ -62,7 +62,7 @@ def test_parts_and_threads_change_no_bit(x, sample, index, size: int, threads: i
 
 def test_sampled_cells_keep_place_and_cluster(x, sample, index) -> None:
     found = mapped(sample, index, x, 256)
-    np.testing.assert_array_equal(found["places"][sample.rows], sample.places)
+    np.testing.assert_array_equal(found["places"][sample.rows], sample.coordinates)
     np.testing.assert_array_equal(found["leiden"][sample.rows], sample.codes)
 
 
@@ -81,7 +81,7 @@ def test_other_cells_are_projected(x, sample, index) -> None:
     expected = novelty(near[:, :-1], distances[:, :-1], sample.usual)
     np.testing.assert_allclose(found["map_distance"][others], expected, rtol=1e-5)
     keys = others.astype(np.uint64)
-    places = project_layout(sample.places, near, distances, sample.curve, keys=keys, seed=7)
+    places = project_layout(sample.coordinates, near, distances, sample.curve, keys=keys, seed=7)
     np.testing.assert_allclose(found["places"][others], places, rtol=0, atol=0.05)
 
 

@@ -11,7 +11,7 @@ from sklearn.neighbors import kneighbors_graph
 
 from scatlas.compute.threads import use_threads
 from scatlas.kernels.graphs import communities_cpu
-from scatlas.matrix import cell_blocks, communities
+from scatlas.matrix import communities
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_bits_depend_neither_on_threads_nor_on_blocks(
     monkeypatch.setattr(communities, "_SWEEP_UP_TO", 100)
     found = []
     for threads, fewest in ((1, 10_000), (2, 100), (4, 37)):
-        monkeypatch.setattr(cell_blocks, "_CELLS_PER_BLOCK", fewest)
+        monkeypatch.setattr("scatlas.compute.threads._CELLS_PER_BLOCK", fewest)
         with use_threads(threads):
             found.append(communities.leiden(graph, resolution=1, n_iterations=2, seed=3))
     for other in found[1:]:

@@ -33,7 +33,7 @@ from scatlas.kernels.graphs import (
     umap_cpu,
 )
 from scatlas.matrix import inverted_lists, list_rules, projection
-from scatlas.matrix.cell_map import Sample, map_cells
+from scatlas.matrix.reference_map import Sample, map_cells
 from scatlas.pp import neighbors
 from scatlas.tl import _leiden
 
@@ -355,7 +355,7 @@ def on_gpu(x: np.ndarray) -> np.ndarray:
 def test_lists_and_neighbours_are_the_cpus(gpu, monkeypatch, metric, dtype):
     module = gpu("scatlas.matrix.inverted_lists_gpu")
     monkeypatch.setattr(module, "_CELLS_AT_ONCE", 300)
-    monkeypatch.setattr(module, "_LEAST_PER_PART", 250)
+    monkeypatch.setattr(module, "_MIN_PER_PART", 250)
     monkeypatch.setattr(gpu("scatlas.kernels.graphs.nearest_gpu"), "_TASKS_AT_ONCE", 5)
     monkeypatch.setattr(list_rules, "MEASURED", 150)
     x, new = points(900, dtype=dtype), points(1000, dtype=dtype)[900:]

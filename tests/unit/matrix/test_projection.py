@@ -12,7 +12,6 @@ from sklearn.neighbors import NearestNeighbors
 from scatlas.compute.threads import use_threads
 from scatlas.errors import InputError
 from scatlas.kernels.graphs import projection_cpu
-from scatlas.matrix import cell_blocks
 from scatlas.matrix.projection import novelty, novelty_ranks, project_layout, vote_labels
 
 CURVE = (0.583, 1.334)
@@ -50,7 +49,7 @@ def test_a_cell_gets_the_same_whatever_is_projected_with_it(
     given = cells["neighbours"], cells["distances"]
     known = project_layout(cells["map"], *given, CURVE, keys=keys)
     assert known.dtype == np.float32
-    monkeypatch.setattr(cell_blocks, "_CELLS_PER_BLOCK", 30)
+    monkeypatch.setattr("scatlas.compute.threads._CELLS_PER_BLOCK", 30)
     chosen = np.random.default_rng(0).permutation(700)[:300]
     with use_threads(3):
         found = project_layout(cells["map"], *(x[chosen] for x in given), CURVE, keys=keys[chosen])

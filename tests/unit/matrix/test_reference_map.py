@@ -10,18 +10,16 @@ from scipy import sparse
 from scatlas.matrix.components import components
 from scatlas.matrix.gene_scale import GeneScale
 from scatlas.matrix.gram import gram_stats
-from scatlas.matrix.held_variance import (
-    ColumnMomentsByPlate,
-    count_leading,
-    held_variance,
-    smallest_usual_share,
-)
 from scatlas.matrix.reference_map import (
     UNLIKE_RANK,
+    ColumnMomentsByPlate,
     Layout,
     Projection,
     ReferenceMap,
+    count_leading,
+    held_variance,
     index_reference,
+    smallest_usual_share,
     usual_distances,
 )
 

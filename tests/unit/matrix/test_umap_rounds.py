@@ -9,7 +9,7 @@ import scipy.sparse as sp
 
 from scatlas import tl
 from scatlas.compute.threads import use_threads
-from scatlas.matrix import cell_blocks, umap_rounds
+from scatlas.matrix import projection
 from scatlas.matrix.graph_eigenvectors import eigenvectors
 from scatlas.pp import neighbors
 
@@ -50,16 +50,16 @@ def test_bits_depend_neither_on_threads_nor_on_blocks(
     kept = start.copy()
     found = []
     for threads, fewest in ((1, 1000), (2, 10), (4, 37)):
-        monkeypatch.setattr(cell_blocks, "_CELLS_PER_BLOCK", fewest)
+        monkeypatch.setattr("scatlas.compute.threads._CELLS_PER_BLOCK", fewest)
         with use_threads(threads):
             options = {"n_epochs": 30, "seed": 3, **OPTIONS}
-            found.append(umap_rounds.lay_out(start, arrays_of(weights), CURVE, **options))
+            found.append(projection.lay_out(start, arrays_of(weights), CURVE, **options))
     np.testing.assert_array_equal(start, kept)
     assert found[0].dtype == np.float32
     assert (found[0] != start).all()
     for other in found[1:]:
         np.testing.assert_array_equal(other, found[0])
-    other = umap_rounds.lay_out(start, arrays_of(weights), CURVE, n_epochs=30, seed=4, **OPTIONS)
+    other = projection.lay_out(start, arrays_of(weights), CURVE, n_epochs=30, seed=4, **OPTIONS)
     assert (other != found[0]).all()
 
 
@@ -72,7 +72,7 @@ def test_tiny_groups_are_round() -> None:
     group = np.repeat(np.arange(40), 25)
     x = rng.normal(size=(40, 8))[group] * 30 + rng.normal(size=(1000, 8))
     start = (x[:, :2] - x[:, :2].min(axis=0)).astype(np.float32) / 10
-    y = umap_rounds.lay_out(
+    y = projection.lay_out(
         start, arrays_of(graph_of(x, 14)), CURVE, n_epochs=300, seed=0, **OPTIONS
     )
     centres = np.array([y[group == g].mean(axis=0) for g in range(40)])

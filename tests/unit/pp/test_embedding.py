@@ -342,7 +342,7 @@ def test_dask_cut_along_the_components_is_refused() -> None:
 def test_size_and_metric_choose_the_search(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(knn, "EXACT_UP_TO", 20)
+    monkeypatch.setattr(knn, "EXACT_UP_TO", 29)
     monkeypatch.setattr(inverted_lists, "FASTER_FROM", 29)
     caplog.set_level("INFO")
 
@@ -357,7 +357,7 @@ def test_size_and_metric_choose_the_search(
     assert "exact search" in caplog.records[-1].message
     assert "recall" not in params(30, transformer="sklearn")
     assert "exact search" in caplog.records[-1].message
-    params(20, metric="manhattan")
+    params(29, metric="manhattan")
     assert "exact search" in caplog.records[-1].message
     with pytest.raises(InputError, match=r"30 cells are many .* scanpy\.pp\.neighbors"):
         params(30, metric="manhattan")

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 import scatlas as sa
 import scatlas.tl._lisi as lisi
-from scatlas.compute.footprints import harmony_bytes
+from scatlas.compute.memory import harmony_bytes
 from scatlas.compute.threads import use_threads
 from scatlas.errors import InputError, TooLargeError
 from scatlas.matrix import harmony

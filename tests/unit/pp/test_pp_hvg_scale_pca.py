@@ -586,16 +586,23 @@ def test_pca_refuses(logged, make_adata, monkeypatch):
 
 def test_gram_stats_merge_equals_one_block(logged):
     parts = [gram_stats(logged[a:b]) for a, b in ((0, 10), (10, 11), (11, 61))]
-    merged = GramStats.merge_in_place(parts)
+    before = [part.gram.copy() for part in parts]
+    merged = GramStats.merge(parts)
     whole = gram_stats(logged)
     assert merged.n_cells == whole.n_cells == 61
     np.testing.assert_allclose(merged.sums, whole.sums, rtol=1e-14)
     np.testing.assert_allclose(merged.gram, whole.gram, rtol=1e-13)
+    for part, unchanged in zip(parts, before, strict=True):
+        np.testing.assert_array_equal(part.gram, unchanged)
     expected = pca(logged, 5, return_info=True)
     got = components(merged, 5)
     np.testing.assert_allclose(got.PCs.T, expected[1], atol=1e-12)
     np.testing.assert_allclose(got.variance, expected[3], rtol=1e-12)
     np.testing.assert_allclose(got.mean, logged.toarray().mean(axis=0, dtype=float), rtol=1e-14)
+    with pytest.raises(InputError, match="no Gram"):
+        GramStats.merge([])
+    with pytest.raises(InputError, match=r"\[49, 50\] genes"):
+        GramStats.merge([whole, gram_stats(logged[:, :49])])
 
 
 def test_gram_accumulator_folds_groups_of_16_blocks(logged):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scatlas.compute.footprints import map_bytes
+from scatlas.compute.memory import map_bytes
 from scatlas.errors import InputError
 from scatlas.workflow.config.loading import load
 from scatlas.workflow.sample_size import SAMPLE_CELLS, sample_size

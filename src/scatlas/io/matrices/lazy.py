@@ -12,7 +12,7 @@ from dask.base import tokenize
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 
 from scatlas._util.byte_sizes import parse_bytes
-from scatlas.compute.block_sizes import csr_blocks, dense_blocks
+from scatlas.compute.memory import csr_blocks, dense_blocks
 from scatlas.compute.threads import BLOCK_BYTES
 from scatlas.errors import InputError
 from scatlas.io.files.anndata_checks import (

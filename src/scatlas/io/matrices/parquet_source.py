@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scatlas.blocks import csr
-from scatlas.compute.block_sizes import BYTES_PER_VALUE, block_bytes
+from scatlas.compute.memory import BYTES_PER_VALUE, block_bytes
 from scatlas.errors import InputError
 from scatlas.io.files.cell_files import DOWNLOAD, CellFiles, ListColumns, RowGroup
 from scatlas.io.files.listing import file_stamp

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scatlas.blocks import csr
-from scatlas.compute.block_sizes import csr_blocks
+from scatlas.compute.memory import csr_blocks
 from scatlas.errors import InputError
 from scatlas.io.files.anndata_checks import (
     STRUCTURE,

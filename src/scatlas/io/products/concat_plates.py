@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pandas import CategoricalDtype
 
-from scatlas._util.gene_lists import first_difference
 from scatlas.blocks import map_in_order
+from scatlas.columns import first_difference
 from scatlas.compute.progress import progress_meter
 from scatlas.compute.threads import n_threads
 from scatlas.errors import InputError
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from scatlas._util.gene_lists import GeneRule
+    from scatlas.columns import GeneRule
     from scatlas.io.files.local_zarr import StoredArray, StoredGroup
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from anndata.io import read_elem
 from scipy import sparse
 
 from scatlas import blocks
-from scatlas._util.gene_lists import among_genes, common_genes
+from scatlas.columns import among_genes, common_genes
 from scatlas.io.files.atomic import atomic_path, work_folder
 from scatlas.io.files.hdf5_elements import create_hdf5, write_element, write_h5ad
 from scatlas.io.files.read_errors import reading
@@ -27,7 +27,7 @@ from scatlas.kernels.moments.group_sums_cpu import Sums
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from scatlas._util.gene_lists import GeneRule
+    from scatlas.columns import GeneRule
 
 # Values per chunk of the h5ad file.
 _CHUNK_VALUES = 2**16

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from scatlas._util.byte_sizes import parse_bytes
-from scatlas._util.gene_lists import first_difference
 from scatlas.blocks import map_in_order, with_progress
+from scatlas.columns import first_difference
 from scatlas.errors import InputError
 from scatlas.io.files.anndata_checks import check_not_empty
 from scatlas.io.files.cell_files import BY_TYPE, ListColumns

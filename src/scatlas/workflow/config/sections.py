@@ -24,7 +24,7 @@ from pydantic import (
     model_validator,
 )
 
-from scatlas._util.gene_lists import GeneRule  # noqa: TC001  (pydantic evaluates it)
+from scatlas.columns import GeneRule  # noqa: TC001  (pydantic evaluates it)
 from scatlas.workflow.config.cell_query import query_columns
 from scatlas.workflow.config.min_plates import min_plates_of
 from scatlas.workflow.config.plate_sheet import COUNTS, expand_home
@@ -833,7 +833,7 @@ class Cluster(_Section):
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
-        from scatlas.compute.cluster_options import check_cluster
+        from scatlas.compute.cluster import check_cluster
 
         check_cluster(self.kind, self.model_dump(exclude_none=True, exclude={"kind"}))
         return self

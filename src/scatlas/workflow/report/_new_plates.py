@@ -15,7 +15,7 @@ from natsort import natsorted
 from scatlas import pl
 from scatlas.io import open_tables
 from scatlas.io.files.local_zarr import open_with_zarr_python
-from scatlas.matrix.held_variance import smallest_usual_share
+from scatlas.matrix.reference_map import smallest_usual_share
 from scatlas.workflow.report._page import ReportWriter, caption, write_page
 
 if TYPE_CHECKING:

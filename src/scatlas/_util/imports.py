@@ -1,4 +1,4 @@
-"""Import of a package's names on first use, so that importing scatlas is fast (PEP 562).
+"""Imports of packages that an extra brings, and of names of a package on first use (PEP 562).
 
 The imports that a package makes for type checkers and editors are the list of its names.
 lazy_loader reads such a list from a stub: a second file of each package, and one more dependency.
@@ -8,14 +8,41 @@ from __future__ import annotations
 
 import ast
 import sys
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scatlas._util.extras import from_extra
+from scatlas.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+# Package, and the extra of pyproject.toml that brings it, by the module that is imported.
+EXTRAS = {
+    "harmonypy": ("harmonypy", "integrate"),
+    "igraph": ("igraph", "embed"),
+    "leidenalg": ("leidenalg", "embed"),
+    "matplotlib": ("matplotlib", "plot"),
+    "pynndescent": ("pynndescent", "embed"),
+    "skmisc": ("scikit-misc", "skmisc"),
+    "sklearn": ("scikit-learn", "embed"),
+    "umap": ("umap-learn", "embed"),
+}
+
+
+@contextmanager
+def from_extra() -> Iterator[None]:
+    """Context of an import that names the extra if the package is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        module = (error.name or "").partition(".")[0]
+        if module not in EXTRAS:
+            raise
+        package, extra = EXTRAS[module]
+        msg = f"{package} is not installed: pip install 'scatlas[{extra}]'"
+        raise InputError(msg) from error
 
 
 def exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
