@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import scipy.sparse as sp
 
-from scatlas.compute.block_sizes import BYTES_PER_VALUE, block_bytes
+from scatlas.compute.memory import BYTES_PER_VALUE, block_bytes
 from scatlas.errors import InputError
 from scatlas.io.files.anndata_checks import attribute, for_anndata, is_group
 from scatlas.io.files.anndata_file import load_filters
