@@ -229,7 +229,14 @@ FUNCTIONS = {
     "pp.sample": Function(_sample, None, lazy=("X", "in place", "genes")),
     "pp.downsample_counts": Function(_downsample, _downsampled, COUNTED, lazy=("X", "again")),
     "pp.scrublet": Function(
-        _scrublet, None, MANY_CELLS, forms(views=False), rtol=1e-9, why="ties", storages="ties"
+        _scrublet,
+        None,
+        MANY_CELLS,
+        forms(views=False),
+        rtol=1e-9,
+        why="ties",
+        storages="ties",
+        typical=None,
     ),
     "pp.neighbors": Function(_graph, _graph_expected, NEAR, storages="ties", **DISTANCES),
     "tl.lisi": Function(_lisi, None, EXACT_NEAR, storages="ties"),
@@ -241,6 +248,7 @@ FUNCTIONS = {
         COMPONENTS,
         forms(views=False).filter(lambda form: not form.is_sparse),
         plain=Form(storage="c"),
+        typical=None,
     ),
     "pp.qc_filter": Function(
         _bounds, _bounds_expected, values(kinds=("counts", "huge", "negative"))

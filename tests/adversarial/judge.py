@@ -29,6 +29,7 @@ from scatlas.errors import ScatlasError
 from tests.adversarial.matrices import (
     CANONICAL,
     REALS,
+    TYPICAL,
     Form,
     Values,
     buffers,
@@ -77,6 +78,8 @@ class Function:
         Results that are Dask arrays for a lazy X.
     warns
         Messages (regular expressions) of documented warnings.
+    typical
+        Values that are always tried; None where the function wants others.
     """
 
     call: Callable[[AnnData], Results]
@@ -90,10 +93,15 @@ class Function:
     scale: Callable[[Values], float] | None = None
     lazy: tuple[str, ...] = ()
     warns: tuple[str, ...] = ()
+    typical: Values | None = TYPICAL
 
 
 def judge_some(function: Function, n: int) -> None:
-    """Judge a few examples: the same each time, unless ``SCATLAS_HYPOTHESIS`` says otherwise."""
+    """Judge the typical values and a few examples: the same each time, unless
+    ``SCATLAS_HYPOTHESIS`` says otherwise.
+    """
+    if function.typical is not None:
+        judge(function, function.typical, Form(cut="uneven", seed=1))
 
     @settings(
         max_examples=n, phases=[Phase.generate, Phase.shrink], suppress_health_check=ALL_CHECKS

@@ -105,6 +105,16 @@ def _largest(dtype: np.dtype, shape: tuple[int, int]) -> int:
     return np.iinfo(dtype).max
 
 
+def _typical() -> Values:
+    """Counts with an empty cell and an empty gene: many faults that few random examples show."""
+    found = filled("counts", "int32", (11, 7), 0.5, seed=1)
+    found.dense[4], found.dense[:, 2] = 0, 0
+    return found
+
+
+TYPICAL = _typical()
+
+
 @st.composite
 def values(
     draw: st.DrawFn,

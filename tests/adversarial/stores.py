@@ -268,7 +268,7 @@ def _totals(values: Values, bare: AnnData) -> dict[str, Any]:
 
 
 # AnnData does not write all types of Dask arrays, and its output has no blocks.
-FILES = {"forms": forms(lazy=False), "warns": ("Writing zarr v2 data",)}
+FILES = {"forms": forms(lazy=False), "warns": ("Writing zarr v2 data",), "typical": None}
 # SciPy has no sparse matrix of float16.
 SPARSE = values(dtypes=(*INTEGERS, "float32", "float64"))
 WHOLE = values(kinds=("counts", "huge", "negative"), dtypes=(*INTEGERS, "float32", "float64"))

@@ -12,7 +12,6 @@ cp = pytest.importorskip("cupy")
 import anndata as ad  # noqa: E402
 
 import scatlas as sa  # noqa: E402
-from scatlas import blocks  # noqa: E402
 from scatlas.errors import InputError  # noqa: E402
 from scatlas.kernels.moments import (  # noqa: E402
     group_sums_cpu,
@@ -75,41 +74,6 @@ def test_what_is_not_wanted(gpu_block, rng, dtype, wanted):
     assert sum(part is not None for part in bits(on_gpu)) == wanted.n_arrays(dtype)
 
 
-@pytest.mark.parametrize("indices", ["uint16", "int32", "uint32", "int64"])
-@pytest.mark.parametrize("indptr", ["int32", "int64"])
-@pytest.mark.parametrize("dtype", ["uint8", "float32"])
-def test_all_index_types(gpu_block, rng, dtype, indices, indptr):
-    x = sp.csr_matrix(some_block(rng, dtype))
-    codes = rng.integers(-1, 4, x.shape[0])
-    groups, sums = group_sums_gpu.group_sums(
-        gpu_block(x, indices=indices, indptr=indptr), codes, ALL
-    )
-    expected_groups, expected = group_sums_cpu.group_sums(x, codes, ALL)
-    np.testing.assert_array_equal(cp.asnumpy(groups), expected_groups)
-    assert bits(sums) == bits(expected)
-
-
-@pytest.mark.parametrize("dtype", ["int32", "float64"])
-def test_dense_blocks_of_any_layout(gpu_block, rng, dtype):
-    x = some_block(rng, dtype)
-    codes = rng.integers(-1, 4, x.shape[0])
-    expected = bits(group_sums_cpu.group_sums(x, codes, ALL)[1])
-    padded = cp.zeros((2 * x.shape[0], x.shape[1] + 3), dtype=x.dtype)
-    padded[::2, :-3] = cp.asarray(x)
-    for block in (gpu_block(x), cp.asfortranarray(cp.asarray(x)), padded[::2, :-3]):
-        assert bits(group_sums_gpu.group_sums(block, codes, ALL)[1]) == expected
-
-
-@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (0, 0), (1, 1), (1, 70), (200, 1), (33, 65)])
-@pytest.mark.parametrize("dtype", ["uint16", "float32"])
-def test_shapes(gpu_block, rng, shape, dtype):
-    x = (rng.poisson(0.7, shape) * 3).astype(dtype)
-    codes = rng.integers(-1, 3, shape[0])
-    for cpu in (x, sp.csr_matrix(x)):
-        on_cpu, on_gpu = sums_on_both(cpu, gpu_block(cpu), codes, 3)
-        assert bits(on_gpu) == bits(on_cpu)
-
-
 def test_values_that_are_not_finite(gpu_block):
     x = np.array([[np.inf, np.nan, 1.0], [1.0, 2.0, np.inf], [2.0, 1.0, -np.inf]])
     on_cpu, on_gpu = sums_on_both(x, gpu_block(x), np.zeros(3, dtype=np.int64), 1)
@@ -130,36 +94,6 @@ def test_sums_of_sums(rng, dtype):
             total.add(*kernels.group_sums(xp.asarray(x[rows]), codes[rows], ALL))
         found.append(bits(total))
     assert found[0] == found[1]
-
-
-@pytest.mark.parametrize("kind", ["dense", "csr", "dask"])
-@pytest.mark.parametrize("dtype", ["uint16", "int32", "float32", "float64"])
-def test_aggregate(rng, dtype, kind):
-    x = some_block(rng, dtype)
-    obs = pd.DataFrame({"g": rng.choice(list("abc"), 301), "h": rng.integers(0, 90, 301)})
-    obs.index = [f"c{i}" for i in range(301)]
-    var = pd.DataFrame({"set": rng.choice(["p", "q"], 97)}, index=[f"g{i}" for i in range(97)])
-    made = x if kind == "dense" else sp.csr_matrix(x)
-    if kind == "dask":
-        import dask.array as da
-
-        made = da.from_array(made, chunks=(40, -1), asarray=False)
-    adata = ad.AnnData(X=made, obs=obs, var=var)
-    on_gpu = ad.AnnData(X=sa.get.X_to_GPU(made, exact=True), obs=obs, var=var)
-    for by, options in (("g", {}), (["h", "g"], {"dof": 0}), ("set", {"axis": 1})):
-        expected = sa.get.aggregate(adata, by, FUNCS, **options)
-        for _ in range(2):
-            got = sa.get.aggregate(on_gpu, by, FUNCS, **options)
-            pd.testing.assert_frame_equal(got.obs, expected.obs)
-            pd.testing.assert_frame_equal(got.var, expected.var)
-            for name in FUNCS:
-                layer = got.layers[name]
-                assert isinstance(layer, cp.ndarray)
-                assert layer.dtype == expected.layers[name].dtype
-                # The same bits, with NaN only where the CPU has NaN.
-                np.testing.assert_array_equal(
-                    blocks.on_host(layer), expected.layers[name], err_msg=f"{name} by {by}"
-                )
 
 
 def test_masks_and_missing_values(rng):

@@ -81,36 +81,6 @@ def test_sums_are_exact_for_all_types(gpu_block, rng, dtype):
         assert contents(block) == before
 
 
-@pytest.mark.parametrize("indices", ["uint16", "int32", "uint32", "int64"])
-@pytest.mark.parametrize("indptr", ["int32", "int64"])
-def test_all_index_types(gpu_block, rng, indices, indptr):
-    x = csr(some_block(rng))
-    got = moments_gpu.moments(gpu_block(x, indices=indices, indptr=indptr))
-    assert bits(got) == bits(moments_gpu.moments(gpu_block(x)))
-
-
-def test_dense_blocks_of_any_layout(gpu_block, rng):
-    x = some_block(rng)
-    expected = bits(moments_gpu.moments(gpu_block(csr(x))))
-    turned = cp.asfortranarray(cp.asarray(x))
-    padded = cp.zeros((2 * x.shape[0], x.shape[1] + 3), dtype=x.dtype)
-    padded[::2, :-3] = cp.asarray(x)
-    for block in (gpu_block(x), turned, padded[::2, :-3]):
-        assert bits(moments_gpu.moments(block)) == expected
-
-
-@pytest.mark.parametrize(
-    "shape", [(0, 5), (5, 0), (0, 0), (1, 1), (1, 70), (200, 1), (3, 33), (33, 65), (301, 97)]
-)
-def test_shapes(gpu_block, rng, shape):
-    x = (rng.poisson(0.7, shape) * rng.normal(size=shape)).astype(np.float32)
-    for block, cpu in ((gpu_block(csr(x)), csr(x)), (gpu_block(x), x)):
-        same(moments_gpu.moments(block), moments_cpu.moments(cpu))
-        scales = rng.lognormal(size=shape[0])
-        got = count_moments_gpu.normalized_moments(block, scales)
-        same(got, count_moments_cpu.normalized_moments(cpu, scales))
-
-
 @pytest.mark.parametrize("where", ["host", "device"])
 def test_groups(gpu_block, rng, where):
     x = some_block(rng, 200)

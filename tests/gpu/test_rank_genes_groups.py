@@ -207,21 +207,6 @@ def bits(adata):
     ]
 
 
-OPTIONS = [{}, {"reference": "b", "tie_correct": True}, {"groups": ["d", "a"], "mask_var": "some"}]
-
-
-@pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("kind", ["dense", "csr", "dask-csr", "dask-dense"])
-@pytest.mark.parametrize("dtype", ["uint16", "float32", "float64"])
-def test_bits_of_the_cpu(rng, dtype, kind, options):
-    cpu, gpu = annotated(rng, kind, dtype)
-    for method in TESTS:
-        sa.tl.rank_genes_groups(cpu, "g", method=method, pts=True, **options)
-        for _ in range(2):
-            sa.tl.rank_genes_groups(gpu, "g", method=method, pts=True, **options)
-            assert bits(gpu) == bits(cpu), method
-
-
 @pytest.mark.parametrize("kind", ["csr", "dask-csr"])
 def test_wilcoxon_in_several_passes(rng, kind, monkeypatch):
     cpu, gpu = annotated(rng, kind, "float32")

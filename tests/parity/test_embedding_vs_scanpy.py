@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
+from typing import Any
 
 import anndata as ad
 import numpy as np
@@ -15,6 +15,7 @@ from sklearn.metrics import adjusted_rand_score, homogeneity_score
 
 from scatlas import tl
 from scatlas.pp._neighbors import neighbors
+from tests.parity.compared import Case, compare
 
 pytestmark = pytest.mark.slow
 
@@ -31,60 +32,99 @@ def blobs(n_cells: int, n_blobs: int, *, distance: float, seed: int = 0) -> ad.A
     return adata
 
 
-@pytest.fixture(scope="module")
 def connected() -> ad.AnnData:
     """One connected graph."""
     adata = blobs(700, 4, distance=0.55)
     sc.pp.neighbors(adata)
+    assert connected_components(adata.obsp["connectivities"])[0] == 1
     return adata
 
 
-@pytest.fixture(scope="module")
 def disconnected() -> ad.AnnData:
     """A graph in three parts. (With more than four, scanpy's own picture changes between runs.)"""
     adata = blobs(420, 3, distance=8)
     sc.pp.neighbors(adata, n_pcs=20)
+    assert connected_components(adata.obsp["connectivities"])[0] == 3
     return adata
 
 
-def assert_same_graph(got: ad.AnnData, want: ad.AnnData, prefix: str = "") -> None:
-    for key in (f"{prefix}distances", f"{prefix}connectivities"):
-        a, b = got.obsp[key], want.obsp[key]
-        assert a.format == b.format == "csr"
-        assert a.dtype == b.dtype
-        assert a.shape == b.shape
-        np.testing.assert_array_equal(a.indptr, b.indptr)
-        np.testing.assert_array_equal(a.indices, b.indices)
-        np.testing.assert_array_equal(a.data, b.data)
+def few_genes() -> ad.AnnData:
+    return ad.AnnData(np.random.default_rng(0).random((80, 50), dtype=np.float32))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"n_neighbors": 5, "n_pcs": 10},
-        {"use_rep": "X_pca", "metric": "manhattan", "key_added": "m"},
-        {"metric": "seuclidean", "metric_kwds": {"V": np.linspace(1, 2, 60)}},
-    ],
-    ids=["defaults", "few", "manhattan", "seuclidean"],
-)
-def test_neighbors_are_scanpys_bit_for_bit(options: dict) -> None:
-    ours, theirs = (blobs(300, 3, distance=0.4) for _ in range(2))
-    neighbors(ours, **options)
-    sc.pp.neighbors(theirs, **options)
-    key = options.get("key_added", "neighbors")
-    assert_same_graph(ours, theirs, prefix="m_" if key == "m" else "")
-    assert ours.uns[key] == {k: dict(v) if k == "params" else v for k, v in theirs.uns[key].items()}
+def without_modularity(adata: ad.AnnData, **options: Any) -> None:
+    sc.tl.leiden(adata, **options)
+    adata.uns[options.get("key_added", "leiden")].pop("modularity", None)  # since 1.12
 
 
-@pytest.mark.parametrize("kwds", [{}, {"VI": np.diag(np.linspace(1, 2, 60))}], ids=["own", "VI"])
-def test_neighbors_by_mahalanobis(kwds: dict) -> None:
-    ours, theirs = (blobs(300, 3, distance=0.4) for _ in range(2))
-    neighbors(ours, metric="mahalanobis", metric_kwds=kwds)
-    sc.pp.neighbors(theirs, metric="mahalanobis", metric_kwds=kwds)
-    a, b = ours.obsp["distances"], theirs.obsp["distances"]
-    np.testing.assert_array_equal(a.indices, b.indices)
-    np.testing.assert_allclose(a.data, b.data, rtol=1e-12)
+ONE = {"dtypes": ("float32",)}
+ON_COMPONENTS = {"data": lambda: blobs(300, 3, distance=0.4), **ONE}
+UMAP = {"more": (("method", "umap-learn"),), **ONE}
+CASES = {
+    "pp.neighbors": Case(
+        [
+            {},
+            {"n_neighbors": 5, "n_pcs": 10},
+            {"use_rep": "X_pca", "metric": "manhattan", "key_added": "m"},
+            {"metric": "seuclidean", "metric_kwds": {"V": np.linspace(1, 2, 60)}},
+        ],
+        **ON_COMPONENTS,
+    ),
+    # Blocks have another height than scanpy's, so products may differ in the last bits.
+    "pp.neighbors by other products": Case(
+        [
+            {"metric": "cosine"},
+            {"metric": "mahalanobis"},
+            {"metric": "mahalanobis", "metric_kwds": {"VI": np.diag(np.linspace(1, 2, 60))}},
+        ],
+        1e-5,
+        narrow=1e-5,
+        types=None,
+        **ON_COMPONENTS,
+    ),
+    "tl.umap": Case(
+        [
+            {"maxiter": 50},
+            {"maxiter": None},
+            {
+                "min_dist": 0.2,
+                "spread": 1.5,
+                "n_components": 3,
+                "maxiter": 12,
+                "alpha": 0.8,
+                "gamma": 1.2,
+                "negative_sample_rate": 3,
+                "init_pos": "random",
+                "random_state": 7,
+                "key_added": "u",
+            },
+        ],
+        data=connected,
+        **UMAP,
+    ),
+    "tl.leiden": Case(
+        [
+            {},
+            {"n_iterations": 2, "resolution": 0.3, "random_state": 3},
+            {"directed": False, "use_weights": False, "key_added": "other"},
+            {"flavor": "igraph", "n_iterations": 2, "directed": False},
+            {"flavor": "igraph", "n_iterations": -1, "use_weights": False},
+            {"restrict_to": ("blob", ["0", "2"]), "n_iterations": 2, "key_added": "part"},
+        ],
+        data=connected,
+        theirs=without_modularity,
+        **ONE,
+    ),
+    "pp.neighbors of few cells": Case([{}], data=lambda: blobs(9, 1, distance=0), **ONE),
+    "pp.neighbors of few genes": Case([{}], data=few_genes, **ONE),
+    "tl.umap of parts": Case([{"maxiter": 50}, {"maxiter": None}], data=disconnected, **UMAP),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", CASES)
+def test_equal(name: str) -> None:
+    compare(name, CASES[name], CASES[name].data(), "float32", ["csr"])
 
 
 @pytest.mark.parametrize("metric", ["mahalanobis", "seuclidean"])
@@ -117,95 +157,6 @@ def test_inverted_lists_find_scanpys_exact_neighbours(metric: str) -> None:
     np.testing.assert_allclose(
         a.multiply(common).tocsr().data, b.multiply(common).tocsr().data, rtol=2e-5
     )
-
-
-def test_neighbors_by_cosine() -> None:
-    """Blocks have another height than scanpy's, so products may differ in the last bits."""
-    ours, theirs = (blobs(300, 3, distance=0.4) for _ in range(2))
-    neighbors(ours, metric="cosine")
-    sc.pp.neighbors(theirs, metric="cosine")
-    a, b = ours.obsp["distances"], theirs.obsp["distances"]
-    np.testing.assert_array_equal(a.indices, b.indices)
-    np.testing.assert_allclose(a.data, b.data, rtol=1e-5)
-    a, b = (data.obsp["connectivities"].toarray() for data in (ours, theirs))
-    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
-
-
-def test_fewer_cells_than_neighbors() -> None:
-    ours, theirs = (blobs(9, 1, distance=0) for _ in range(2))
-    neighbors(ours)
-    sc.pp.neighbors(theirs)
-    assert ours.uns["neighbors"]["params"]["n_neighbors"] == 5
-    assert_same_graph(ours, theirs)
-
-
-def test_few_genes_are_taken_as_they_are() -> None:
-    x = np.random.default_rng(0).random((80, 50), dtype=np.float32)
-    ours, theirs = ad.AnnData(x), ad.AnnData(x.copy())
-    neighbors(ours)
-    sc.pp.neighbors(theirs)
-    assert_same_graph(ours, theirs)
-
-
-@pytest.mark.parametrize("maxiter", [50, None])
-@pytest.mark.parametrize("which", ["connected", "disconnected"])
-def test_umap_is_scanpys_bit_for_bit(
-    which: str, maxiter: int | None, request: pytest.FixtureRequest
-) -> None:
-    adata = request.getfixturevalue(which)
-    n_parts, _ = connected_components(adata.obsp["connectivities"])
-    assert n_parts == (1 if which == "connected" else 3)
-    ours = tl.umap(adata, maxiter=maxiter, method="umap-learn", copy=True)
-    theirs = sc.tl.umap(adata, maxiter=maxiter, copy=True)
-    assert ours.obsm["X_umap"].dtype == np.float32
-    np.testing.assert_array_equal(ours.obsm["X_umap"], theirs.obsm["X_umap"])
-    assert ours.uns["umap"] == theirs.uns["umap"]
-
-
-def test_umap_options_are_scanpys(connected: ad.AnnData) -> None:
-    options = {
-        "min_dist": 0.2,
-        "spread": 1.5,
-        "n_components": 3,
-        "maxiter": 12,
-        "alpha": 0.8,
-        "gamma": 1.2,
-        "negative_sample_rate": 3,
-        "init_pos": "random",
-        "random_state": 7,
-        "key_added": "u",
-    }
-    ours = tl.umap(connected, **options, method="umap-learn", copy=True)
-    theirs = sc.tl.umap(connected, **options, copy=True)
-    np.testing.assert_array_equal(ours.obsm["u"], theirs.obsm["u"])
-    assert ours.uns["u"] == theirs.uns["u"]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"n_iterations": 2, "resolution": 0.3, "random_state": 3},
-        {"directed": False, "use_weights": False, "key_added": "other"},
-        {"flavor": "igraph", "n_iterations": 2, "directed": False},
-        {"flavor": "igraph", "n_iterations": 2, "resolution": 0.2, "random_state": 5},
-        {"flavor": "igraph", "n_iterations": -1, "use_weights": False},
-        {"restrict_to": ("blob", ["0", "2"]), "n_iterations": 2},
-    ],
-    ids=str,
-)
-def test_leiden_is_scanpys_cell_by_cell(connected: ad.AnnData, options: dict) -> None:
-    ours = tl.leiden(connected, **options, copy=True)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=FutureWarning)
-        theirs = sc.tl.leiden(connected, **options, copy=True)
-    key = options.get("key_added", "leiden_R" if "restrict_to" in options else "leiden")
-    a, b = ours.obs[key], theirs.obs[key]
-    assert list(a.cat.categories) == list(b.cat.categories)
-    assert len(a.cat.categories) > 1
-    np.testing.assert_array_equal(a, b)
-    theirs.uns[key].pop("modularity", None)  # since scanpy 1.12
-    assert ours.uns[key] == theirs.uns[key]
 
 
 @pytest.fixture(scope="module")

@@ -58,33 +58,6 @@ def bits(layers: Any) -> list[bytes]:
 # --- every kind of X --------------------------------------------------------------------------
 
 
-def test_all_functions(array_type, count_dtype, counts, make_adata, block_loads):
-    adata = make_adata(array_type(counts.astype(count_dtype)))
-    adata.obs["half"] = np.where(np.arange(60) < 33, "x", "y")
-    found = sa.get.aggregate(adata, ["half", "batch"], FUNCS)
-    names = ["x_b0", "x_b1", "x_b2", "y_b0", "y_b1", "y_b2"]
-    assert found.obs_names.tolist() == names
-    codes = np.array(
-        [
-            names.index(f"{h}_{b}")
-            for h, b in zip(*map(adata.obs.get, ("half", "batch")), strict=True)
-        ]
-    )
-    assert found.obs["n_obs_aggregated"].tolist() == np.bincount(codes).tolist()
-    assert found.obs["half"].tolist() == list("xxxyyy")
-    pd.testing.assert_frame_equal(found.var, adata.var)
-    expected = numpy_layers(counts.toarray(), codes, 6)
-    whole = np.dtype(count_dtype).kind in "iu"
-    assert list(found.layers) == list(FUNCS)
-    for name, layer in found.layers.items():
-        assert type(layer) is np.ndarray
-        exact = name == "count_nonzero" or (name == "sum" and whole)
-        assert layer.dtype == (np.int64 if exact else np.float64)
-        rtol = 1e-13 if name == "var" else 0
-        np.testing.assert_allclose(layer, expected[name], rtol=rtol, atol=0, err_msg=name)
-    block_loads.assert_unchanged()
-
-
 @pytest.mark.parametrize("funcs", [[name] for name in FUNCS[:4]] + [list(FUNCS[:4])])
 def test_one_pass_for_all_functions(dask_type, counts, make_adata, block_loads, funcs):
     adata = make_adata(dask_type(counts))
@@ -207,19 +180,6 @@ def test_index_and_value_types(data, indices, indptr):
         np.testing.assert_array_equal(sums.squares[group], (rows**2).sum(axis=0))
         np.testing.assert_array_equal(sums.nonzero[group], (rows != 0).sum(axis=0))
     assert sums.whole == (data[0] != "f")
-
-
-@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (0, 0), (1, 1), (1, 70), (200, 1)])
-def test_shapes(shape):
-    rng = np.random.default_rng(0)
-    x = reals(rng, shape)
-    codes = rng.integers(-1, 3, shape[0])
-    for block in (x, sparse.csr_matrix(x)):
-        total = group_sums_cpu.zeros((3, shape[1]), x.dtype, ALL)
-        group_sums_cpu.add(block, codes, total)
-        for group in range(3):
-            expected = x[codes == group].sum(axis=0)
-            np.testing.assert_allclose(total.sums[group], expected, rtol=1e-12, atol=1e-12)
 
 
 def test_only_requested_sums_take_memory():

@@ -116,50 +116,13 @@ def counts(make_counts):
 
 
 @pytest.mark.parametrize("batch_key", [None, "batch"])
-@pytest.mark.parametrize("options", [{}, {"theta": 3.0, "clip": 2.0}, {"theta": np.inf}], ids=str)
-def test_same_bits_for_every_kind_of_x(
-    array_type, count_dtype, counts, make_adata, block_loads, options, batch_key
-):
-    options = {"flavor": FLAVOR, "batch_key": batch_key, "n_top_genes": 20, **options}
-    expected = highly_variable_genes(make_adata(counts), inplace=False, **options)
-    adata = make_adata(array_type(counts.astype(count_dtype)))
-    table = highly_variable_genes(adata, inplace=False, **options)
-    pd.testing.assert_frame_equal(table, expected, check_exact=True)
-    assert table["highly_variable"].sum() == 20
-    assert table.loc["gene5", "residual_variances"] == 0
-    if array_type.is_dask:
-        assert block_loads.passes() == 2
-        assert "with pearson_residuals" in highly_variable_genes.passes_note
+def test_passes(dask_type, counts, make_adata, block_loads, batch_key):
+    adata = make_adata(dask_type(counts))
+    highly_variable_genes(adata, flavor=FLAVOR, batch_key=batch_key, n_top_genes=20)
+    assert adata.var.loc["gene5", "residual_variances"] == 0
+    assert block_loads.passes() == 2
+    assert "with pearson_residuals" in highly_variable_genes.passes_note
     block_loads.assert_unchanged()
-
-
-@pytest.mark.parametrize("theta", [0.3, 100, np.inf])
-@pytest.mark.parametrize("clip", [None, 0.0, 3.0])
-def test_variances(counts, make_adata, theta, clip):
-    adata = make_adata(counts)
-    options = {"flavor": FLAVOR, "n_top_genes": 20, "theta": theta, "clip": clip}
-    table = highly_variable_genes(adata, inplace=False, **options)
-    bound = np.sqrt(200) if clip is None else clip
-    residuals = clipped_residuals(counts.toarray(), theta, bound)
-    expected = residuals.var(axis=0).astype(np.float64)
-    np.testing.assert_allclose(table["residual_variances"], expected, rtol=2e-13, atol=1e-16)
-    np.testing.assert_allclose(table["means"], counts.toarray().mean(axis=0), rtol=1e-15)
-    np.testing.assert_allclose(table["variances"], counts.toarray().var(axis=0, ddof=1), rtol=1e-14)
-    # Genes of equal variance in their order.
-    order = np.lexsort((np.arange(90), -table["residual_variances"]))[:20]
-    assert np.flatnonzero(table["highly_variable"]).tolist() == sorted(order.tolist())
-    np.testing.assert_array_equal(table["highly_variable_rank"].iloc[order], np.arange(20))
-    assert table["highly_variable_rank"].notna().sum() == 20
-
-
-def test_a_gene_of_large_counts(make_adata):
-    """With Poisson's variance the residual of a zero is a hundred times that of the counts."""
-    rng = np.random.default_rng(0)
-    x = rng.poisson(np.r_[20_000.0, 5.0, 1.0, 300.0], (1000, 4))
-    options = {"flavor": FLAVOR, "n_top_genes": 2, "theta": np.inf, "clip": 500}
-    table = highly_variable_genes(make_adata(sp.csr_matrix(x)), inplace=False, **options)
-    expected = clipped_residuals(x, np.inf, 500).var(axis=0).astype(np.float64)
-    np.testing.assert_allclose(table["residual_variances"], expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", ["int32", "float64"])

@@ -238,22 +238,13 @@ def clipped(monkeypatch):
 
 
 @pytest.mark.parametrize("batch_key", [None, "batch"])
-@pytest.mark.parametrize("flavor", V3)
-def test_same_bits_for_every_kind_of_x(
-    array_type, count_dtype, counts, make_adata, block_loads, clipped, flavor, batch_key
-):
-    options = {"flavor": flavor, "batch_key": batch_key, "n_top_genes": 20}
-    expected = highly_variable_genes(make_adata(counts), inplace=False, **options)
+def test_passes(dask_type, counts, make_adata, block_loads, clipped, batch_key):
+    adata = make_adata(dask_type(counts))
+    highly_variable_genes(adata, flavor="seurat_v3", batch_key=batch_key, n_top_genes=20)
     assert sum(clipped) > 0, "the premise: something is clipped"
-    adata = make_adata(array_type(counts.astype(count_dtype)))
-    table = highly_variable_genes(adata, inplace=False, **options)
-    pd.testing.assert_frame_equal(table, expected, check_exact=True)
-    assert table["highly_variable"].sum() == 20
-    assert table.loc["gene10", "variances"] == 0
-    assert table.loc["gene10", "variances_norm"] == 0
-    if array_type.is_dask:
-        assert block_loads.passes() == 2
-        assert "1 more with the flavors seurat_v3" in highly_variable_genes.passes_note
+    assert adata.var.loc["gene10", ["variances", "variances_norm"]].tolist() == [0, 0]
+    assert block_loads.passes() == 2
+    assert "1 more with the flavors seurat_v3" in highly_variable_genes.passes_note
     block_loads.assert_unchanged()
 
 

@@ -188,12 +188,6 @@ def test_counts(adata, dtype, result):
     np.testing.assert_allclose(ours.X, reference(before, adata.obs, ["total"]), atol=atol)
 
 
-def test_what_is_left_is_orthogonal(adata):
-    regress_out(adata, ["total", "fraction"])
-    for weight in (np.ones(61), adata.obs["total"], adata.obs["fraction"]):
-        np.testing.assert_allclose(weight @ adata.X, 0, atol=1e-11)
-
-
 def test_layers_views_and_one_cell(adata):
     adata.layers["log"] = adata.X.copy()
     regress_out(adata, "total", layer="log")

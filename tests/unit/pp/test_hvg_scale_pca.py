@@ -53,59 +53,12 @@ def zarr3():
 # --- highly variable genes --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("flavor", ["seurat", "cell_ranger"])
-def test_hvg_is_the_same_for_every_kind_of_x(array_type, logged, make_adata, flavor):
-    expected = highly_variable_genes(
-        make_adata(logged.copy()), flavor=flavor, n_top_genes=10, inplace=False, min_cells=1
-    )
-    adata = make_adata(array_type(logged))
-    highly_variable_genes(adata, flavor=flavor, n_top_genes=10, min_cells=1)
-    assert adata.uns["hvg"] == {"flavor": flavor}
-    var = adata.var
-    assert var["highly_variable"].tolist() == expected["highly_variable"].tolist()
-    assert var.dtypes[["means", "dispersions", "dispersions_norm", "highly_variable"]].tolist() == [
-        np.float64,
-        np.float64,
-        np.float32,
-        bool,
-    ]
-    # Sums do not depend on blocks; only np.expm1 may differ, in the last bit of float32.
-    for column in ("means", "dispersions"):
-        np.testing.assert_allclose(var[column], expected[column], rtol=1e-7)
-    mean, variance = two_pass(
-        np.expm1(logged.toarray()) if flavor == "seurat" else logged.toarray()
-    )
-    unseen = mean == 0
-    assert unseen.any()
-    mean[unseen], variance[unseen] = 1e-12, np.nan if flavor == "seurat" else 0
-    dispersion = variance / mean
-    if flavor == "seurat":
-        mean, dispersion = np.log1p(mean), np.log(dispersion)
-    np.testing.assert_allclose(var["means"], mean, rtol=1e-7)
-    np.testing.assert_allclose(var["dispersions"], dispersion, rtol=1e-6)
-    assert 10 <= var["highly_variable"].sum() < 20
-
-
 @pytest.mark.parametrize("batch_key", [None, "batch"])
 def test_hvg_takes_one_pass(dask_type, block_loads, logged, make_adata, batch_key):
     adata = make_adata(dask_type(logged))
     highly_variable_genes(adata, n_top_genes=10, batch_key=batch_key)
     assert block_loads.passes() == highly_variable_genes.passes == 1
     block_loads.assert_unchanged()
-
-
-def test_hvg_does_not_depend_on_the_blocks(block_loads, logged, make_adata):
-    tables = [
-        highly_variable_genes(
-            make_adata(block_loads.dask(logged, rows)), flavor="cell_ranger", min_cells=1,
-            batch_key=key, inplace=False,
-        )
-        for key in (None, "batch")
-        for rows in (1, 13, 61)
-    ]  # fmt: skip
-    for same in (tables[:3], tables[3:]):
-        for other in same[1:]:
-            pd.testing.assert_frame_equal(other, same[0], check_exact=True)
 
 
 def test_hvg_min_cells_is_filter_genes_first(logged, make_adata):
@@ -310,37 +263,14 @@ def scaled_reference(x, *, zero_center, max_value, mask=None):
 
 
 @pytest.mark.filterwarnings("ignore:zero-centering a sparse:UserWarning")
-@pytest.mark.parametrize("zero_center", [True, False])
-@pytest.mark.parametrize("max_value", [None, 1.5])
-@pytest.mark.parametrize("masked", [False, True])
-def test_scale(array_type, block_loads, logged, make_adata, dense, zero_center, max_value, masked):
-    adata = make_adata(array_type(logged))
-    mask = np.arange(61) % 3 != 0 if masked else None
+def test_scale_takes_one_pass_and_keeps_the_blocks(dask_type, block_loads, logged, make_adata):
+    adata = make_adata(dask_type(logged))
     original = adata.X
-    options = {"zero_center": zero_center, "max_value": max_value, "mask_obs": mask}
-    once = scale(adata, copy=True, **options)
+    once = scale(adata, copy=True)
     assert adata.X is original
-    if array_type.is_dask:
-        assert is_dask(once.X)
-        assert once.X.chunks == original.chunks
-        assert block_loads.passes() == scale.passes == 1
-    expected, mean, sd = scaled_reference(
-        logged.toarray(), zero_center=zero_center, max_value=max_value, mask=mask
-    )
-    got = dense(once.X)
-    assert once.X.dtype == got.dtype == np.float32
-    np.testing.assert_allclose(got, expected, rtol=2e-7, atol=1e-12)
-    assert sp.issparse(getattr(once.X, "_meta", once.X)) == (
-        array_type.is_sparse and not zero_center
-    )
-    assert getattr(once.X, "format", "csc") == "csc" or array_type.name == "csr"
-    names = ["mean with mask", "std with mask"] if masked else ["mean", "std"]
-    np.testing.assert_allclose(once.var[names[0]], mean, rtol=1e-14, atol=1e-16)
-    np.testing.assert_allclose(once.var[names[1]], sd, rtol=1e-14)
-    # The source is as before: a second run gives the same, in place too.
-    np.testing.assert_array_equal(dense(adata.X), logged.toarray())
-    assert scale(adata, **options) is None
-    np.testing.assert_array_equal(dense(adata.X), got)
+    assert is_dask(once.X)
+    assert once.X.chunks == original.chunks
+    assert block_loads.passes() == scale.passes == 1
     block_loads.assert_unchanged()
 
 
@@ -374,13 +304,6 @@ def test_scale_of_counts_arrays_layers_obsm_and_views(counts, make_adata):
     assert not view.is_view
     np.testing.assert_array_equal(parent.X, counts.toarray())
     np.testing.assert_allclose(view.X.mean(axis=0), 0, atol=1e-6)
-
-
-def test_scale_constant_genes_and_one_cell():
-    x = np.full((5, 2), [0.1, 3.3])
-    np.testing.assert_allclose(scale(x, zero_center=False), x, rtol=0)
-    np.testing.assert_allclose(scale(x), np.zeros((5, 2)), atol=1e-16)
-    np.testing.assert_array_equal(scale(x[:1]), np.zeros((1, 2)))
 
 
 def test_scale_warns_and_refuses(counts, make_adata):
@@ -424,40 +347,15 @@ def svd_reference(x, n_comps, *, zero_center):
     return PCs, variance, variance / total, cells
 
 
-@pytest.mark.parametrize("zero_center", [True, False])
-@pytest.mark.parametrize("masked", [False, True])
-def test_pca(array_type, block_loads, logged, make_adata, dense, zero_center, masked):
-    adata = make_adata(array_type(logged))
-    mask = np.ones(50, bool)
-    if masked:
-        mask = np.random.default_rng(0).random(50) < 0.7
-        adata.var["highly_variable"] = mask
-    assert pca(adata, n_comps=8, zero_center=zero_center) is None
-    if array_type.is_dask:
-        assert block_loads.passes() == pca.passes == 1
-        assert is_dask(adata.obsm["X_pca"])
-        assert adata.obsm["X_pca"].chunks == (adata.X.chunks[0], (8,))
-    else:
-        assert isinstance(adata.obsm["X_pca"], np.ndarray)
-    got = dense(adata.obsm["X_pca"])
-    if array_type.is_dask:
-        assert block_loads.passes() == 2
-    PCs, variance, ratio, cells = svd_reference(
-        logged.toarray()[:, mask], 8, zero_center=zero_center
-    )
-    np.testing.assert_allclose(adata.varm["PCs"][mask], PCs, atol=1e-9)
+def test_pca_takes_one_pass_and_keeps_the_blocks(dask_type, block_loads, logged, make_adata):
+    adata = make_adata(dask_type(logged))
+    adata.var["highly_variable"] = mask = np.arange(50) % 3 > 0
+    pca(adata, n_comps=8)
+    assert block_loads.passes() == pca.passes == 1
+    assert adata.obsm["X_pca"].chunks == (adata.X.chunks[0], (8,))
+    adata.obsm["X_pca"].compute()
+    assert block_loads.passes() == 2
     assert not adata.varm["PCs"][~mask].any()
-    assert adata.varm["PCs"].shape == (50, 8)
-    np.testing.assert_allclose(adata.uns["pca"]["variance"], variance, rtol=1e-11)
-    np.testing.assert_allclose(adata.uns["pca"]["variance_ratio"], ratio, rtol=1e-11)
-    assert got.dtype == adata.obsm["X_pca"].dtype == np.float32
-    np.testing.assert_allclose(got, cells, rtol=1e-6, atol=1e-6 * np.abs(cells).max())
-    name = "highly_variable" if masked else None
-    assert adata.uns["pca"]["params"] == {
-        "zero_center": zero_center,
-        "use_highly_variable": masked,
-        "mask_var": name,
-    }
     block_loads.assert_unchanged()
 
 
@@ -536,12 +434,6 @@ def test_pca_with_a_large_mean_and_a_small_spread(dtype, block_loads):
     mean = x.mean(axis=0, dtype=np.float32)
     lost = np.linalg.eigvalsh(gram32 - np.outer(mean, mean))[-1]
     assert abs(lost / variance[0] - 1) > 1e-6, "the data do not show the loss of float32"
-
-
-def test_pca_signs_do_not_depend_on_the_data_order(logged):
-    PCs = pca(logged, 6, return_info=True)[1]
-    assert (PCs[np.arange(6), np.abs(PCs).argmax(axis=1)] > 0).all()
-    np.testing.assert_allclose(pca(logged[::-1], 6, return_info=True)[1], PCs, atol=1e-9)
 
 
 def test_pca_refuses(logged, make_adata, monkeypatch):

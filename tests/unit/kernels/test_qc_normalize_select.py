@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -58,51 +57,6 @@ def blocks(draw: st.DrawFn, *, signed: bool = False) -> tuple[Any, np.ndarray]:
     return block, matrix
 
 
-def exact_sum(values: np.ndarray) -> Fraction:
-    return sum((Fraction(v) for v in values.ravel().tolist()), Fraction(0))
-
-
-def assert_sums(got: np.ndarray, rows: np.ndarray) -> None:
-    """`got` holds the sums of `rows`: exact for integers, to a rounding error of fp64 for reals."""
-    for value, row in zip(got.tolist(), rows, strict=True):
-        want = exact_sum(row)
-        if want.denominator == 1 and all(float(v).is_integer() for v in row.tolist()):
-            assert value == want
-        else:
-            assert value == pytest.approx(float(want), rel=1e-14, abs=1e-14)
-
-
-@quick
-@given(blocks(signed=True))
-def test_sums_equal_the_exact_ones(pair: tuple[Any, np.ndarray]) -> None:
-    block, matrix = pair
-    integral = bool((matrix == np.floor(matrix)).all())
-    assert_sums(qc_cpu.row_totals(block), matrix)
-    assert qc_cpu.row_totals(block).dtype == (np.int64 if integral else np.float64)
-    assert_sums(qc_cpu.round_gene_sums(qc_cpu.gene_totals(block)), matrix.T)
-    np.testing.assert_array_equal(qc_cpu.row_positive(block), (matrix > 0).sum(axis=1))
-    np.testing.assert_array_equal(qc_cpu.gene_positive(block), (matrix > 0).sum(axis=0))
-    genes = np.arange(matrix.shape[1]) % 2 == 0
-    assert_sums(qc_cpu.row_sums(block, genes), matrix[:, genes])
-
-
-@quick
-@given(blocks(), st.integers(0, 3))
-def test_qc_block_takes_all_sums_in_one_sweep(pair: tuple[Any, np.ndarray], n_masks: int) -> None:
-    block, matrix = pair
-    n_genes = matrix.shape[1]
-    masks = np.arange(n_masks * n_genes).reshape(n_masks, n_genes) % 3 == 0
-    partial = qc_cpu.qc_block(block, masks, [1])
-    assert_sums(partial.totals, matrix)
-    assert_sums(partial.gene_totals, matrix.T)
-    np.testing.assert_array_equal(partial.n_genes, np.count_nonzero(matrix, axis=1))
-    np.testing.assert_array_equal(partial.n_cells, np.count_nonzero(matrix, axis=0))
-    assert partial.masked.shape == (matrix.shape[0], n_masks)
-    for k, mask in enumerate(masks):
-        assert_sums(partial.masked[:, k], matrix[:, mask])
-    np.testing.assert_array_equal(partial.top[:, 0], matrix.max(axis=1))
-
-
 @quick
 @given(blocks(), st.data())
 def test_qc_partials_of_any_cut_merge_to_the_whole(pair: Any, data: st.DataObject) -> None:
@@ -120,29 +74,6 @@ def test_qc_partials_of_any_cut_merge_to_the_whole(pair: Any, data: st.DataObjec
     np.testing.assert_allclose(merged.gene_totals, whole.gene_totals, rtol=1e-14)
 
 
-@pytest.mark.parametrize("as_block", [np.asarray, sparse.csr_matrix])
-def test_totals_are_exact_where_float32_sums_are_not(as_block: Any) -> None:
-    # 2^24 + 1 ones more: a float32 sum stops growing at 2^24 = 16,777,216.
-    matrix = np.array([[2.0**24, 1, 1, 1], [2.0**24, 2.0**24 - 2, 1, 0]], np.float32)
-    block = as_block(matrix)
-    want = [2**24 + 3, 2**25 - 1]
-    assert int(matrix[0].cumsum(dtype=np.float32)[-1]) != want[0]
-    totals = qc_cpu.row_totals(block)
-    assert totals.dtype == np.int64
-    assert totals.tolist() == want
-    partial = qc_cpu.qc_block(block, np.ones((1, 4), bool))
-    assert partial.totals.tolist() == partial.masked[:, 0].tolist() == want
-    assert partial.gene_totals.tolist() == [2**25, 2**24 - 1, 2, 1]
-
-
-def test_integer_sums_pass_2_31_and_unsigned_data_stays_exact() -> None:
-    big = np.full((1, 3), 2**32 - 1, np.uint32)
-    assert qc_cpu.row_totals(big).tolist() == [3 * (2**32 - 1)]
-    # uint64 + int64 is float64 in NumPy's rules: 2^53 + 1 would lose its last digit.
-    huge = np.array([[2**53, 1]], np.uint64)
-    assert qc_cpu.row_totals(huge).tolist() == [2**53 + 1]
-
-
 def test_sums_of_values_that_are_not_finite_are_not_integers() -> None:
     totals = qc_cpu.row_totals(np.array([[np.nan, 1.0], [np.inf, 1.0]], np.float32))
     assert totals.dtype == np.float64
@@ -152,29 +83,10 @@ def test_sums_of_values_that_are_not_finite_are_not_integers() -> None:
     assert qc_cpu.row_totals(np.array([[2.0**53, 4.0]])).dtype == np.float64
 
 
-@quick
-@given(blocks(signed=True), st.data())
-def test_top_totals_equal_those_of_sorted_rows(pair: Any, data: st.DataObject) -> None:
-    block, matrix = pair
-    ns = sorted(data.draw(st.sets(st.integers(1, matrix.shape[1]), min_size=1)))
-    ranked = -np.sort(-matrix.astype(np.float64), axis=1)
-    want = np.stack([ranked[:, :n].sum(axis=1) for n in ns], axis=1)
-    np.testing.assert_allclose(qc_cpu.top_totals(block, ns), want, rtol=1e-14, atol=1e-14)
-
-
 @pytest.mark.parametrize("ns", [[], [0], [4], [2, 1]])
 def test_top_totals_refuse_impossible_ranks(ns: list[int]) -> None:
     with pytest.raises(ValueError, match="ascend"):
         qc_cpu.top_totals(np.ones((2, 3), np.int32), ns)
-
-
-@quick
-@given(blocks(), st.sampled_from([0.0, 0.3, 0.5, 1.0]))
-def test_dominant_genes(pair: tuple[Any, np.ndarray], fraction: float) -> None:
-    block, matrix = pair
-    bounds = qc_cpu.row_sums(block) * fraction
-    want = (matrix > bounds[:, None]).any(axis=0)
-    np.testing.assert_array_equal(qc_cpu.dominant_genes(block, fraction), want)
 
 
 @quick

@@ -20,7 +20,6 @@ from scipy import sparse
 import scatlas as sa
 from scatlas import elements
 from scatlas.errors import InputError
-from scatlas.matrix.size_factors import size_factors
 from tests.conftest import to_dense
 
 # What test_every_pass_is_declared knows how to call.
@@ -114,46 +113,6 @@ def test_a_chain_of_steps_takes_each_block_once(
 # --- calculate_qc_metrics ---------------------------------------------------------------------
 
 
-def test_qc_metrics_equal_numpy(array_type: Any, count_dtype: Any, counts: Any, make_adata: Any):
-    adata = make_adata(array_type(counts.astype(count_dtype)))
-    matrix = counts.toarray()
-    obs, var = sa.pp.calculate_qc_metrics(adata, qc_vars="mt", percent_top=[3, 50])
-    totals = matrix.sum(axis=1)
-    kind = np.int64 if count_dtype.kind in "iu" else np.float64
-    assert obs["total_counts"].dtype == obs["total_counts_mt"].dtype == kind
-    assert var["total_counts"].dtype == kind
-    assert obs["n_genes_by_counts"].dtype == var["n_cells_by_counts"].dtype == np.int64
-    np.testing.assert_array_equal(obs["total_counts"], totals)
-    np.testing.assert_array_equal(obs["total_counts_mt"], matrix[:, :4].sum(axis=1))
-    np.testing.assert_array_equal(obs["n_genes_by_counts"], (matrix > 0).sum(axis=1))
-    np.testing.assert_array_equal(var["n_cells_by_counts"], (matrix > 0).sum(axis=0))
-    np.testing.assert_array_equal(var["total_counts"], matrix.sum(axis=0))
-    np.testing.assert_allclose(var["mean_counts"], matrix.mean(axis=0), rtol=1e-15)
-    with np.errstate(invalid="ignore"):
-        top = -np.sort(-matrix, axis=1)[:, :3].sum(axis=1) / totals * 100
-        share = matrix[:, :4].sum(axis=1) / totals * 100
-    np.testing.assert_allclose(obs["pct_counts_in_top_3_genes"], top, rtol=1e-15)
-    np.testing.assert_allclose(obs["pct_counts_mt"], share, rtol=1e-15)
-    np.testing.assert_array_equal(obs["log1p_total_counts"], np.log1p(totals))
-    assert obs["pct_counts_mt"].isna().sum() == (totals == 0).sum() == 2
-    assert list(obs.index) == list(adata.obs_names)
-    assert list(adata.obs.columns) == ["batch"]
-
-
-def test_qc_metrics_of_large_counts_are_exact(array_type: Any, make_adata: Any) -> None:
-    matrix = np.zeros((9, 3), np.float32)
-    matrix[:, 0] = 2**24
-    matrix[:, 1] = 1
-    matrix[:, 2] = 3
-    adata = make_adata(array_type(matrix), mt=2)
-    obs, var = sa.pp.calculate_qc_metrics(adata, qc_vars=["mt"], percent_top=None)
-    assert set(obs["total_counts"]) == {2**24 + 4}
-    assert set(obs["total_counts_mt"]) == {2**24 + 1}
-    assert list(var["total_counts"]) == [9 * 2**24, 9, 27]
-    assert set(sa.pp.filter_cells(adata, min_counts=2**24 + 4, inplace=False)[0]) == {True}
-    assert set(sa.pp.filter_cells(adata, min_counts=2**24 + 5, inplace=False)[0]) == {False}
-
-
 def test_qc_metrics_in_place_of_a_layer(adata: ad.AnnData, counts: Any) -> None:
     adata.X = None
     assert sa.pp.calculate_qc_metrics(
@@ -165,16 +124,6 @@ def test_qc_metrics_in_place_of_a_layer(adata: ad.AnnData, counts: Any) -> None:
         "n_cells_by_umis", "mean_umis", "pct_dropout_by_umis", "total_umis"
     ]  # fmt: skip
     np.testing.assert_array_equal(adata.obs["total_umis"], np.asarray(counts.sum(1)).ravel())
-
-
-def test_qc_metrics_leave_explicit_zeros_alone_but_do_not_count_them(make_adata: Any) -> None:
-    x = sparse.csr_matrix(np.array([[1, 2], [0, 3]], np.float32))
-    x.data[0] = 0
-    adata = make_adata(x, mt=1)
-    obs, var = sa.pp.calculate_qc_metrics(adata, percent_top=None)
-    assert list(obs["n_genes_by_counts"]) == [1, 1]
-    assert list(var["n_cells_by_counts"]) == [0, 2]
-    assert adata.X.nnz == 3
 
 
 def test_qc_metrics_of_raw(counts: Any, make_adata: Any) -> None:
@@ -197,25 +146,6 @@ def test_qc_metrics_of_raw(counts: Any, make_adata: Any) -> None:
     few.var_names = [f"other {i}" for i in range(9)]
     with pytest.raises(InputError, match="inplace=False, or those"):
         sa.pp.calculate_qc_metrics(few, use_raw=True, percent_top=None, inplace=True)
-
-
-@pytest.mark.parametrize("kind", ["csr", "dense", "dask"])
-def test_qc_metrics_of_raw_match_genes_by_name(kind: str, counts: Any, make_adata: Any) -> None:
-    x = counts.astype("f4")
-    adata = make_adata(x.toarray() if kind == "dense" else x)
-    if kind == "dask":
-        adata.X = da.from_array(x.toarray(), chunks=(30, 50)).map_blocks(sparse.csr_matrix)
-    adata.raw = adata
-    order = np.random.default_rng(0).permutation(50)
-    other = adata[:, order].copy()
-    other.var["set"] = np.arange(50) < 5
-    obs, var = sa.pp.calculate_qc_metrics(other, use_raw=True, percent_top=None, qc_vars=["set"])
-    wanted = np.asarray(counts[:, order[:5]].sum(1)).ravel()
-    np.testing.assert_array_equal(obs["total_counts_set"], wanted)
-    sa.pp.calculate_qc_metrics(other, use_raw=True, percent_top=None, inplace=True)
-    of_genes = np.asarray(counts.sum(0)).ravel()
-    np.testing.assert_array_equal(other.var["total_counts"], of_genes[order])
-    np.testing.assert_array_equal(var.loc[adata.var_names, "total_counts"], of_genes)
 
 
 @pytest.mark.parametrize("dtype", [bool, object, "boolean", "category", float])
@@ -277,7 +207,6 @@ def test_qc_metrics_refuse(options: dict, message: str, counts: Any, make_adata:
 
 
 def test_gene_chunks_are_refused_with_the_mend(counts: Any, make_adata: Any) -> None:
-    import dask.array as da
 
     adata = make_adata(da.from_array(counts.toarray(), chunks=(20, 25)))
     for call in (CALLS["calculate_qc_metrics"], sa.pp.normalize_total, sa.pp.log1p):
@@ -409,37 +338,6 @@ def test_filtering_a_view_leaves_its_parent(counts: Any, make_adata: Any) -> Non
 
 
 @empty_cells
-@pytest.mark.parametrize("target", [None, 1234.5])
-def test_normalize_total(
-    target: float | None,
-    array_type: Any,
-    count_dtype: Any,
-    counts: Any,
-    make_adata: Any,
-    dense: Any,
-) -> None:
-    adata = make_adata(array_type(counts.astype(count_dtype)))
-    kind = type(adata.X)
-    matrix = counts.toarray()
-    totals = matrix.sum(axis=1)
-    median = np.median(totals[totals > 0])
-    assert median != np.median(totals)
-    assert sa.pp.normalize_total(adata, target_sum=target, key_added="size") is None
-    dtype = np.float64 if count_dtype == np.float64 else np.float32
-    assert type(adata.X) is kind
-    assert adata.X.dtype == dense(adata.X).dtype == dtype
-    want = normalised(matrix, median if target is None else target)
-    np.testing.assert_allclose(
-        dense(adata.X), want, rtol=1e-15 if dtype == np.float64 else 6e-8, atol=0
-    )
-    assert dense(adata.X)[totals == 0].sum() == 0
-    assert adata.obs["size"].dtype == np.float64
-    np.testing.assert_array_equal(
-        adata.obs["size"], totals / (median if target is None else target)
-    )
-
-
-@empty_cells
 def test_normalize_total_writes_into_no_buffer(
     array_type: Any, counts: Any, make_adata: Any, block_loads: Any, dense: Any
 ) -> None:
@@ -464,20 +362,6 @@ def test_normalize_total_writes_into_no_buffer(
 
 
 @empty_cells
-def test_a_persisted_x_means_the_same_after_the_calls(
-    dask_type: Any, counts: Any, make_adata: Any, dense: Any
-) -> None:
-    adata = make_adata(dask_type(counts.astype("f4")).persist())
-    held = adata.X
-    for _ in range(2):
-        sa.pp.normalize_total(adata)
-        sa.pp.log1p(adata)
-        dense(adata.X)
-        del adata.uns["log1p"]
-        np.testing.assert_array_equal(dense(held), counts.toarray())
-
-
-@empty_cells
 @pytest.mark.parametrize("as_column", [False, True])
 def test_normalize_total_with_known_totals(
     as_column: bool, adata: ad.AnnData, counts: Any, dense: Any
@@ -489,16 +373,6 @@ def test_normalize_total_with_known_totals(
     genes = [int(name.split("gene")[1]) for name in adata.var_names]
     sa.pp.normalize_total(adata, counts_per_cell="total_counts" if as_column else totals)
     np.testing.assert_array_equal(dense(adata.X), dense(want)[:, genes])
-
-
-@empty_cells
-def test_normalize_total_by_size_factors_is_the_same(
-    adata: ad.AnnData, counts: Any, dense: Any
-) -> None:
-    factors, target = size_factors(np.asarray(counts.sum(axis=1)).ravel())
-    want = dense(sa.pp.normalize_total(adata, target_sum=target, inplace=False)["X"])
-    sa.pp.normalize_total(adata, target_sum=1, counts_per_cell=factors)
-    np.testing.assert_array_equal(dense(adata.X), want)
 
 
 @empty_cells
@@ -557,21 +431,6 @@ def test_normalize_total_refuses_log_data_with_negative_totals(counts: Any, make
 
 
 # --- log1p ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("base", [None, 2, 10.0])
-def test_log1p(
-    base: float | None, array_type: Any, count_dtype: Any, counts: Any, make_adata: Any, dense: Any
-) -> None:
-    adata = make_adata(array_type(counts.astype(count_dtype)))
-    kind = type(adata.X)
-    dtype = np.float32 if count_dtype == np.float32 else np.float64
-    want = np.log1p(counts.toarray()) / (1 if base is None else np.log(base))
-    assert sa.pp.log1p(adata, base=base) is None
-    assert adata.uns["log1p"] == {"base": base}
-    assert type(adata.X) is kind
-    assert adata.X.dtype == dense(adata.X).dtype == dtype
-    np.testing.assert_allclose(dense(adata.X), want, rtol=4e-16 if dtype == np.float64 else 6e-8)
 
 
 def test_log1p_of_a_matrix_layer_and_obsm(adata: ad.AnnData, counts: Any, dense: Any) -> None:
