@@ -14,7 +14,8 @@ from scatlas.io.files.checksums import checksum
 from scatlas.workflow import reproduce
 from scatlas.workflow.provenance import read_record
 from tests.helpers.h5ad_trees import assert_as_anndata_writes
-from tests.workflow.conftest import EACH, made_once, once
+from tests.helpers.once import once
+from tests.workflow.conftest import EACH, made_once
 from tests.workflow.runs import Project, assert_same_outputs
 
 pytestmark = pytest.mark.workflow

@@ -176,7 +176,7 @@ class Bad(Cases):
 
 
 def test_crashes_and_hangs_are_blamed_on_their_case():
-    results = {r.seed: r for r in fuzz.run(range(6), n_workers=2, limit=2, kind=Bad)}
+    results = {r.seed: r for r in fuzz.run(range(6), n_workers=2, limit=4, kind=Bad)}
     assert sorted(results) == list(range(6))
     found = {seed: [o.kind for o in r.outcomes.values()] for seed, r in results.items()}
     once = {seed: ["error"] for seed in range(6)}
