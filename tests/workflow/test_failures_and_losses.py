@@ -327,13 +327,6 @@ def test_results_in_a_file_are_refused(project: Project, outdir: str):
     assert "Traceback" not in failed.stdout
 
 
-def test_an_emptied_manifest_is_written_again(atlas: Project):
-    before = atlas.outputs()
-    (atlas.results / "manifests/load/p1.json").write_bytes(b"")
-    assert "load/p1" in atlas.build("atlas")
-    assert_same_outputs(atlas.outputs(), before)
-
-
 def test_a_deleted_picture_and_a_deleted_table_are_made_again(full: Project, tmp_path: Path):
     project = full.copied(tmp_path / "project")
     before = project.outputs()
