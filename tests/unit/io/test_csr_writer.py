@@ -37,6 +37,7 @@ from scatlas.io.zarr_writer.sharded_array import (
     PROJECTED_CODEC,
     ShardedArray,
 )
+from tests.helpers.files import files
 from tests.helpers.frames import assert_same_frame
 
 # Nearly two chunks of real size.
@@ -328,10 +329,6 @@ def test_anndata_settings_stay_as_they_are(tmp_path):
     assert [getattr(ad.settings, name) for name in names] == before
 
 
-def files_of(folder):
-    return {f.relative_to(folder): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
-
-
 @pytest.mark.parametrize("n", [0, 1, 63, 64, 65, 255, 256, 257, 1000])
 @pytest.mark.parametrize("kind", ["counts", "indices", "offsets", "float", "dense", "text", "bool"])
 def test_shards_equal_zarr_pythons(tmp_path, small_chunks, n, kind):
@@ -371,7 +368,7 @@ def test_shards_equal_zarr_pythons(tmp_path, small_chunks, n, kind):
     )
     if n:
         theirs[...] = values
-    assert files_of(tmp_path / "a") == files_of(tmp_path / "b")
+    assert files(tmp_path / "a") == files(tmp_path / "b")
 
 
 def test_memory_stays_bounded(tmp_path):
@@ -416,7 +413,7 @@ def test_chunks_encoded_together_have_the_bytes_of_chunks_encoded_alone(
     monkeypatch.setattr(shards, "CHUNK_VALUES", 2**8)
     monkeypatch.setattr(shards, "SHARD_VALUES", 2**11)
     values = np.random.default_rng(3).integers(0, 9, (2**11 * 3 + 77, *width)).astype(dtype)
-    files = {}
+    written = {}
     for name, copy, run_bytes in (
         ("alone", True, 2**21),
         ("runs", False, 2**21),
@@ -428,12 +425,8 @@ def test_chunks_encoded_together_have_the_bytes_of_chunks_encoded_alone(
             with array:
                 for piece in np.split(values, [100, 3_000, 3_001, 5_000]):
                     array.append(np.ascontiguousarray(piece), copy=copy)
-        files[name] = {
-            path.relative_to(tmp_path / name): path.read_bytes()
-            for path in sorted((tmp_path / name).rglob("*"))
-            if path.is_file()
-        }
-    assert files["alone"] == files["runs"] == files["few"]
+        written[name] = files(tmp_path / name)
+    assert written["alone"] == written["runs"] == written["few"]
     np.testing.assert_array_equal(zarr.open_array(tmp_path / "runs", mode="r")[...], values)
 
 
@@ -442,9 +435,6 @@ def test_parameters_are_written_as_anndata_writes_them(tmp_path):
     create_group(tmp_path / "whole", DICT)
     write_elem(open_group_to_write(tmp_path / "whole"), "params", params)
     write_params(tmp_path / "own" / "params", params)
-    found = []
-    for folder in (tmp_path / "whole" / "params", tmp_path / "own" / "params"):
-        files = [file for file in folder.rglob("*") if file.is_file()]
-        found.append({file.relative_to(folder): file.read_bytes() for file in files})
-    assert found[0] == found[1]
-    assert len(found[0]) == 6
+    found = files(tmp_path / "own" / "params")
+    assert found == files(tmp_path / "whole" / "params")
+    assert len(found) == 6

@@ -22,7 +22,7 @@ import scatlas as sa
 from scatlas.errors import InputError
 from scatlas.io.files import open_h5ad
 from scatlas.io.matrices.lazy import values_alone
-from tests.helpers.open_files import n_open
+from tests.helpers.files import n_open
 
 
 def some_adata(seed: int = 0, shape: tuple[int, int] = (300, 40)) -> ad.AnnData:

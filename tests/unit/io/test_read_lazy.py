@@ -31,8 +31,8 @@ from scatlas.errors import ConfigError, InputError, MissingPackageError
 from scatlas.io.files import anndata_file as store_module
 from scatlas.io.files.anndata_file import Store
 from scatlas.io.products.load_plate import load_plate
+from tests.helpers.files import n_open
 from tests.helpers.frames import assert_same_frame
-from tests.helpers.open_files import n_open
 
 FILTERS = {"none": None, "gzip": "gzip", "zstd": hdf5plugin.FILTERS["zstd"]}
 

@@ -10,7 +10,7 @@ import pytest
 
 from scatlas.io.zarr_writer import shard_files
 from scatlas.io.zarr_writer.shard_files import EncodedRun, ShardFiles
-from tests.helpers.open_files import n_open
+from tests.helpers.files import files, n_open
 
 CHUNKS = 8
 
@@ -25,11 +25,6 @@ def runs(seed: int) -> list[EncodedRun]:
         found.append(EncodedRun(rng.bytes(sum(sizes)), sizes, [n_chunks + i for i in range(n)]))
         n_chunks += n
     return found
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    paths = [path for path in folder.rglob("*") if path.is_file()]
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
 @pytest.mark.parametrize("seed", range(4))
