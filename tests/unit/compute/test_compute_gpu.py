@@ -1017,7 +1017,7 @@ def test_a_script_that_workers_cannot_import_ends_in_a_sentence(guarded: bool, t
     script = ["-"] if guarded else [str(tmp_path / "use.py")]  # standard input has no file
     done = subprocess.run(
         [sys.executable, *script, str(tmp_path / "scheduler.json")],
-        input=lines, capture_output=True, text=True, check=False, timeout=300,
+        input=lines, capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
     assert done.returncode == 1
     assert "ConfigError: the workers of the cluster did not start" in done.stderr
@@ -1029,7 +1029,7 @@ def test_a_cluster_of_this_machines_cpus(tmp_path: Path):
     (tmp_path / "use.py").write_text(USE)
     done = subprocess.run(
         [sys.executable, str(tmp_path / "use.py"), str(tmp_path / "scheduler.json")],
-        capture_output=True, text=True, check=False, timeout=300,
+        capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
@@ -1085,7 +1085,7 @@ def test_functions_on_a_cluster_give_the_bits_of_one_process(tmp_path: Path):
     (tmp_path / "use.py").write_text(FUNCTIONS)
     done = subprocess.run(
         [sys.executable, str(tmp_path / "use.py")],
-        capture_output=True, text=True, check=False, timeout=300,
+        capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
@@ -1186,7 +1186,7 @@ def test_a_step_on_a_cluster(tmp_path: Path):
     manifest = tmp_path / "m.json"
     subprocess.run(
         [sys.executable, str(program), "--manifest", str(manifest)],
-        env=os.environ | {"SCATLAS_CLUSTER": cluster}, check=True, timeout=300,
+        env=os.environ | {"SCATLAS_CLUSTER": cluster}, check=True, timeout=600,
     )  # fmt: skip
     assert json.loads(manifest.read_text())["workers"] == 1
     assert json.loads(script.run_record(manifest).read_text())["backend"] == "cpu"

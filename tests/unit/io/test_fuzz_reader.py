@@ -33,7 +33,7 @@ def results() -> list[Result]:
 
 
 def run(seeds: Sequence[int]) -> list[Result]:
-    return list(fuzz.run(seeds, n_workers=min(2, os.cpu_count() or 1), limit=60))
+    return list(fuzz.run(seeds, n_workers=min(2, os.cpu_count() or 1), limit=300))
 
 
 def test_damaged_files_end_in_an_error_or_in_correct_data(results: list[Result]):
