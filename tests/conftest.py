@@ -58,7 +58,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         marks = {mark.name for mark in item.iter_markers()}
         if "slurm" in marks:
             return 0, 0
-        return (1, 0) if marks & {"slow", "workflow"} else (2, -tests[item.path])
+        slow = marks & {"slow", "workflow", "browser", "real"}
+        return (1, 0) if slow else (2, -tests[item.path])
 
     items.sort(key=place)
 

@@ -22,8 +22,8 @@ import numpy as np
 
 from scatlas.datasets import simulate_plate, write_plate
 from tests.chaos import writes
+from tests.helpers.once import once
 from tests.workflow import warm
-from tests.workflow.conftest import once
 from tests.workflow.runs import ROOT, VARYING, Project
 
 # Every optional rule; few pictures, because they take the most time.

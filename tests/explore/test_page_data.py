@@ -33,8 +33,8 @@ from scatlas.workflow.explore import MapCells, choose, count_pixels
 from scatlas.workflow.explore._build import SCRIPTS
 from scatlas.workflow.explore._choose import choose_genes
 from scatlas.workflow.explore._pack import coarsen, varints
-from scatlas.workflow.inline_page import joined_scripts
 from tests.explore.cells import HOSTILE, PLATES, Made, make_page, sample
+from tests.helpers.node import assert_joined
 
 
 @pytest.fixture(scope="module")
@@ -299,12 +299,4 @@ def test_nothing_of_the_data_is_markup(made: Made):
 def test_every_module_is_on_the_page():
     folder = Path(__file__).parents[2] / "src/scatlas/workflow/explore/page"
     assert {path.stem for path in folder.glob("*.js")} == set(SCRIPTS)
-    script = joined_scripts(folder, SCRIPTS)
-    assert not re.search(r"^(import|export) ", script, re.MULTILINE)
-    assert "innerHTML" not in script
-    # Of one scope, each name is defined once.
-    names = re.findall(r"^(?:async )?(?:function|class|const|let) (\w+)", script, re.MULTILINE)
-    assert len(names) == len(set(names))
-    for i, name in enumerate(SCRIPTS):
-        needed = re.findall(r'from "\./(\w+)\.js"', (folder / f"{name}.js").read_text())
-        assert set(needed) <= set(SCRIPTS[:i]), f"{name}.js comes after what it imports"
+    assert_joined(folder, SCRIPTS)

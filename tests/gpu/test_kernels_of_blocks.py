@@ -174,7 +174,7 @@ KERNELS = {
         ("uint8", "uint16", "uint32", "int64", "float32"),
         on_device=("codes", "scales"),
     ),
-    "moments.clipped_moments": Kernel(clipped_moments, on_device=("codes",)),
+    "moments.moments above bounds": Kernel(clipped_moments, on_device=("codes",)),
     "moments.pearson": Kernel(
         pearson, ("int8", "uint8", "uint16", "int64", *FLOATS), on_device=("codes",)
     ),
@@ -209,7 +209,8 @@ def check(
 ) -> None:
     """Compare the kernel's results for a block on the GPU with the CPU's for the same values."""
     kernel, at = KERNELS[name], Beside(np.random.default_rng(1), x)
-    cpu, gpu = (import_module(f"scatlas.kernels.{name}_{where}") for where in ("cpu", side))
+    module = name.partition(" ")[0]
+    cpu, gpu = (import_module(f"scatlas.kernels.{module}_{where}") for where in ("cpu", side))
     before = host_arrays(block)
     with np.errstate(all="ignore"):
         expected = arrays(kernel.calls(cpu, host, at))

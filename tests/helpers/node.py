@@ -9,11 +9,15 @@ Without Node tests are skipped; with SCATLAS_REQUIRE_BROWSER they fail.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
+from scatlas.workflow.inline_page import joined_scripts
 
 
 @pytest.fixture(scope="session")
@@ -42,3 +46,15 @@ def assert_readable(path: Path) -> None:
     lines = path.read_text().splitlines()
     assert lines[0].startswith("// "), "says what it is for"
     assert max(map(len, lines)) <= 110
+
+
+def assert_joined(folder: Path, names: Sequence[str]) -> None:
+    """Scripts become one of one scope: names are defined once, and after what they import."""
+    script = joined_scripts(folder, names)
+    assert not re.search(r"^(import|export) ", script, re.MULTILINE)
+    assert "innerHTML" not in script
+    defined = re.findall(r"^(?:async )?(?:function|class|const|let) (\w+)", script, re.MULTILINE)
+    assert len(defined) == len(set(defined))
+    for i, name in enumerate(names):
+        needed = re.findall(r'from "\./(\w+)\.js"', (folder / f"{name}.js").read_text())
+        assert set(needed) <= set(names[:i]), f"{name}.js comes after what it imports"

@@ -30,35 +30,8 @@ EXTRAS = {
     "gpu-cu12": ["workflow", "gpu-cu12"],
     "gpu-cu13": ["workflow", "gpu-cu13"],
 }
-RULES = ["load", "qc_filter", "normalize", "hvg", "consensus", "select_genes"]
-RULES += [
-    "concat_on_disk",
-    "pca",
-    "atlas",
-    "subset",
-    "neighbors",
-    "umap",
-    "leiden",
-    "embedding",
-    "map",
-    "reference",
-    "map_plate",
-    "map_report",
-    "extend",
-    "cell_groups",
-    "group_sums",
-    "markers",
-    "report",
-    "explore",
-    "split",
-    "pseudobulk",
-    "merge_pseudobulk",
-    "doublets",
-    "harmony",
-    "integrate",
-    "by_gene",
-    "publish",
-]
+# Steps of the workflow, each with a script of its name.
+RULES = sorted(path.stem for path in (ROOT / "scripts").glob("*.py") if path.stem != "simulate")
 
 
 @functools.cache
@@ -138,7 +111,6 @@ def locked_version(lock: str, name: str) -> str:
         "pyproject.toml",
         "workflow/schemas/config.schema.yaml",
         "workflow/schemas/plates.schema.yaml",
-        *(f"scripts/{rule}.py" for rule in RULES),
         *(f"envs/{lock}.lock.txt" for lock in LOCKS),
         *(f"envs/{environment}.yaml" for environment in ("cpu", "gpu-cu12", "gpu-cu13")),
     ],

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from scatlas.datasets import simulate_plate, write_plate
+from tests.helpers.once import once
 from tests.workflow.runs import Project
 
 PLATES = ("p1", "p2", "p3")
@@ -37,15 +35,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "shared"
     folder.mkdir(exist_ok=True)
     return folder
-
-
-@contextmanager
-def once(done: Path) -> Iterator[bool]:
-    """Whether the caller is the one worker that has to do this."""
-    with done.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield not done.exists()
-        done.touch()
 
 
 @pytest.fixture(scope="session")

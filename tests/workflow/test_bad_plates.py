@@ -246,13 +246,9 @@ def test_too_few_genes_for_the_components_are_refused_where_they_are_chosen(
             {"consensus": {"min_plates": 4}},
             ("consensus.min_plates is 4, but plates.tsv has 3 plates", "give at most 3"),
         ),
-        (
-            {"hvg": {"n_top_genes": 100}, "pca": {"n_comps": 151}},
-            ("pca.n_comps is 151, but the atlas has at most 150 genes: hvg.n_top_genes (100)",),
-        ),
         ({"plates": "no-such.tsv"}, ("no-such.tsv: there is no such plate sheet",)),
     ],
-    ids=["two mistakes", "more plates than there are", "too many components", "no plate sheet"],
+    ids=["two mistakes", "more plates than there are", "no plate sheet"],
 )
 def test_a_bad_config_stops_before_any_job(
     project: Project, change: dict, sentences: tuple[str, ...]

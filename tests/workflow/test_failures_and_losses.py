@@ -191,17 +191,16 @@ def test_a_file_with_other_bytes_ends_with_the_command_that_mends_it(atlas: Proj
     assert {name for name in before if name.startswith("atlas.zarr")} <= set(after)
 
 
-@pytest.mark.parametrize("name", ["umap.h5ad", "consensus_genes.tsv"])
 def test_a_damaged_result_before_the_atlas_is_made_again_for_the_atlas_alone(
-    built: Project, tmp_path: Path, name: str
+    built: Project, tmp_path: Path
 ):
     project = built.copied(tmp_path / "project")
     before = project.outputs()
-    path = project.results / name
+    path = project.results / "umap.h5ad"
     damaged = bytearray(path.read_bytes())
     damaged[len(damaged) // 2] ^= 1
     path.write_bytes(damaged)
-    assert f"(rm -r results/{name})" in project.run("atlas").stdout
+    assert "(rm -r results/umap.h5ad)" in project.run("atlas").stdout
     path.unlink()
     project.build("atlas")
     assert_same_outputs(project.outputs(), before)
@@ -326,13 +325,6 @@ def test_results_in_a_file_are_refused(project: Project, outdir: str):
     assert failed.returncode == 1
     assert "outdir: plates.tsv is a file, not a folder: name another" in failed.stdout
     assert "Traceback" not in failed.stdout
-
-
-def test_an_emptied_manifest_is_written_again(atlas: Project):
-    before = atlas.outputs()
-    (atlas.results / "manifests/load/p1.json").write_bytes(b"")
-    assert "load/p1" in atlas.build("atlas")
-    assert_same_outputs(atlas.outputs(), before)
 
 
 def test_a_deleted_picture_and_a_deleted_table_are_made_again(full: Project, tmp_path: Path):

@@ -13,8 +13,10 @@ from scatlas.errors import InputError
 from scatlas.io.files.checksums import checksum
 from scatlas.workflow import reproduce
 from scatlas.workflow.provenance import read_record
+from tests.helpers.files import files
 from tests.helpers.h5ad_trees import assert_as_anndata_writes
-from tests.workflow.conftest import EACH, made_once, once
+from tests.helpers.once import once
+from tests.workflow.conftest import EACH, made_once
 from tests.workflow.runs import Project, assert_same_outputs
 
 pytestmark = pytest.mark.workflow
@@ -59,15 +61,11 @@ def mapped(
     """Both plates on the atlas: read only."""
     project = Project(tmp_path_factory.mktemp("mapped"), CONFIG | {"atlas": str(atlas)})
     project.write_plates(new_plates)
-    before = contents(atlas)
+    before = files(atlas)
     done = project.build("map_plates", cores=2)
     assert done == {*(f"{step}/{p}" for step in STEPS for p in new_plates), *ONCE}
-    assert contents(atlas) == before
+    assert files(atlas) == before
     return project
-
-
-def contents(store: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(store)): p.read_bytes() for p in store.rglob("*") if p.is_file()}
 
 
 def test_cells_of_new_plates_get_labels_and_coordinates(
@@ -192,9 +190,9 @@ def test_plates_that_do_not_fit_are_refused_and_nothing_is_written(
 def extended(tmp_path_factory: pytest.TempPathFactory, mapped: Project, atlas: Path) -> Project:
     """A new version of the atlas, with both plates: read only."""
     project = mapped.copied(tmp_path_factory.mktemp("extended"))
-    before = contents(atlas)
+    before = files(atlas)
     assert project.build("extend") == {"extend"}
-    assert contents(atlas) == before
+    assert files(atlas) == before
     return project
 
 

@@ -2,7 +2,8 @@
 
 A run of the workflow forks its jobs from a process that has imported the libraries
 (:mod:`scatlas.workflow.fork_server`), but importing them, and Snakemake, takes seconds per run:
-most of the time of these tests. Here one such server serves all runs, and forks Snakemake, too.
+most of the time of these tests. Here one such server serves all runs of all workers, and forks
+Snakemake, too.
 
 The demo, the tests on Slurm, and the tests of memory, of killed jobs and of starting run as for a
 user; with ``SCATLAS_COLD_TESTS`` all tests do.
@@ -10,7 +11,6 @@ user; with ``SCATLAS_COLD_TESTS`` all tests do.
 
 from __future__ import annotations
 
-import atexit
 import os
 import runpy
 import shutil
@@ -21,8 +21,11 @@ import tempfile
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from uuid import uuid4
+from zlib import crc32
 
 from scatlas.workflow import fork_client, fork_server
+from tests.helpers.once import once
 
 ROOT = Path(__file__).parents[2]
 # Imports of the scripts, and Snakemake with its plugins.
@@ -34,6 +37,7 @@ LIBRARIES = (
     *("snakemake.cli", "snakemake.report.html_reporter", "snakemake_executor_plugin_slurm"),
     *("snakemake_storage_plugin_http", "snakemake_storage_plugin_s3"),
 )
+_SERVERS: list[subprocess.Popen[bytes]] = []  # they outlive the worker that has started them
 START = """#!/bin/sh
 exec '{python}' -IS '{client}' "$0" "$@"
 """
@@ -68,15 +72,28 @@ def python(preload: str = "") -> str:
 
 @cache
 def _folder(preload: str) -> Path:
-    """Folder of the client; its server runs as long as this process."""
-    folder = Path(tempfile.mkdtemp(prefix="scatlas-warm-"))
+    """Folder of the client; its server runs as long as pytest, for all of its workers."""
+    run, owner = os.environ.get("PYTEST_XDIST_TESTRUNUID"), os.getppid()
+    if run is None:
+        run, owner = uuid4().hex, os.getpid()
+    name = f"scatlas-warm-{run[:16]}-{crc32(preload.encode())}"
+    folder = Path(tempfile.gettempdir()) / name
+    folder.mkdir(exist_ok=True)
+    with once(folder / "done") as first:
+        if first:
+            _start(folder, owner, preload)
+    return folder
+
+
+def _start(folder: Path, owner: int, preload: str) -> None:
     address = str(folder / "socket")
     server = subprocess.Popen(
-        [sys.executable, "-m", "tests.workflow.warm", address, str(os.getpid())],
+        [sys.executable, "-m", "tests.workflow.warm", address, str(owner)],
         stdout=subprocess.PIPE,
         cwd=ROOT,
         env=os.environ | ({"LD_PRELOAD": preload} if preload else {}),
     )
+    _SERVERS.append(server)
     assert server.stdout.readline() == b"ready\n", "the server of warm processes did not start"
     client, start = folder / "client.py", folder / "python"
     package = str(Path(fork_client.__file__).parent)
@@ -84,17 +101,9 @@ def _folder(preload: str) -> Path:
     start.write_text(START.format(python=sys.executable, client=client))
     start.chmod(0o755)
 
-    @atexit.register
-    def end() -> None:
-        server.kill()
-        server.wait()
-        shutil.rmtree(folder)
-
-    return folder
-
 
 def serve(address: str, owner: int) -> None:
-    """Fork a process per client, as long as the owner runs."""
+    """Fork a process per client, as long as the owner runs; then remove the socket's folder."""
     for name in LIBRARIES:
         import_module(name)
     fork_server.warm_up(ROOT / "scripts")
@@ -104,6 +113,7 @@ def serve(address: str, owner: int) -> None:
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         fork_server.serve(door, owner, run)
+    shutil.rmtree(Path(address).parent)
 
 
 def run(request: dict[str, str]) -> None:

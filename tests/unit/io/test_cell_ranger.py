@@ -19,6 +19,7 @@ from scatlas.io.files.text_matrix import TextMatrix
 from scatlas.io.matrices import matrix_market
 from scatlas.io.matrices.counts_source import what_elements_hold
 from scatlas.workflow.command_line.plate_facts import read_facts
+from tests.helpers.files import files
 
 N_CELLS, N_GENES, N_ANTIBODIES = 300, 40, 5
 SYMBOLS = ["MT-CO1", "TBCE", "TBCE", *(f"G{i}" for i in range(3, N_GENES))]
@@ -78,10 +79,6 @@ def write_v3(path: Path, x: sp.csr_matrix, types: list[str]) -> None:
 def as_scanpy_reads(x: sp.csr_matrix, **columns: list[str]) -> ad.AnnData:
     var = pd.DataFrame(columns, index=["MT-CO1", "TBCE", "TBCE-1", *SYMBOLS[3:]])
     return ad.AnnData(x.astype(np.float32), obs=pd.DataFrame(index=barcodes()), var=var)
-
-
-def files(store: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(store)): p.read_bytes() for p in store.rglob("*") if p.is_file()}
 
 
 def assert_same_plate(tmp_path: Path, source: Path, wanted: ad.AnnData) -> list[str]:

@@ -133,28 +133,6 @@ def sa_threads(n: int):
     return dask.config.set(num_workers=n)
 
 
-def test_the_next_pass_after_one_that_stopped_half_way(counts, tmp_path, decodes):
-    path = write(counts, tmp_path / "p.h5ad", 700, compression="gzip")
-    x, _ = read_matrix(path, block_budget="50kB")
-    first = blocks.stream(x)
-    next(first)
-    first.close()
-    found = sp.vstack(list(blocks.stream(x)))
-    np.testing.assert_array_equal(found.toarray(), counts.toarray())
-
-
-def test_two_passes_at_once(counts, tmp_path):
-    path = write(counts, tmp_path / "p.h5ad", 333, compression="lzf")
-    x, _ = read_matrix(path, block_budget="50kB")
-
-    def whole(_: int) -> np.ndarray:
-        return sp.vstack(list(blocks.stream(x))).toarray()
-
-    with ThreadPoolExecutor(4) as pool:
-        for found in pool.map(whole, range(8)):
-            np.testing.assert_array_equal(found, counts.toarray())
-
-
 def test_rows_of_a_block_too_large_for_int32_indices_stay_exact(counts, tmp_path):
     """An index beyond 2^32 must not wrap to a gene."""
     path = write(counts, tmp_path / "p.h5ad", 100)
@@ -164,17 +142,6 @@ def test_rows_of_a_block_too_large_for_int32_indices_stay_exact(counts, tmp_path
         del file["X/indices"]
         file["X"].create_dataset("indices", data=indices, chunks=(64,), compression="gzip")
     with pytest.raises(InputError, match=r"hold 42949673\d\d, but must be 0 to 89"):
-        sa.read_lazy(path).X.compute()
-
-
-def test_a_chunk_that_was_never_written_is_refused(counts, tmp_path):
-    path = write(counts, tmp_path / "p.h5ad", 100)
-    with h5py.File(path, "r+") as file:
-        n = file["X/data"].shape[0]
-        del file["X/data"]
-        data = file["X"].create_dataset("data", (n,), np.float32, chunks=(100,))
-        data[: n // 2] = 1
-    with pytest.raises(InputError, match="was never written"):
         sa.read_lazy(path).X.compute()
 
 
@@ -266,7 +233,7 @@ def test_a_block_does_not_wait_for_the_block_before_it_first(tmp_path, monkeypat
     def slow(array: object, chunk: int) -> np.ndarray:
         if chunk == 1:  # the first thread decodes it until the second has decoded the next
             begun.set()
-            assert decoded.wait(20), "the second thread waits"
+            assert decoded.wait(120), "the second thread waits"
         found = read_chunk(array, chunk)
         if chunk == 2:
             decoded.set()
@@ -282,7 +249,7 @@ def test_a_block_does_not_wait_for_the_block_before_it_first(tmp_path, monkeypat
 
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(read, 0, 15)
-        assert begun.wait(20)
+        assert begun.wait(120)
         second = pool.submit(read, 15, 25)
         np.testing.assert_array_equal(second.result(), values[15:25])
         np.testing.assert_array_equal(first.result(), values[:15])
@@ -308,7 +275,8 @@ def test_shared_chunks_that_nobody_fetches_are_evicted():
     assert held <= 64_000_000
 
 
-def test_memory_of_a_block_is_used_again_when_no_view_is_left():
+def test_memory_of_a_block_is_used_again_when_no_view_is_left(monkeypatch):
+    monkeypatch.setattr(buffer_pool, "_free", [])  # else memory of other tests
     first = buffer_pool.empty(1_000_000, np.int32)
     place = first.ctypes.data
     view = first[10:20]

@@ -20,6 +20,7 @@ from scatlas.workflow.command_line.check import _problems_of_plates
 from scatlas.workflow.command_line.plate_facts import read_facts
 from scatlas.workflow.config.plate_sheet import Plate
 from scatlas.workflow.config.sections import Config
+from tests.helpers.files import files
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*zarr v3:UserWarning", "ignore:Consolidated:UserWarning"
@@ -46,10 +47,6 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     with ad.settings.override(zarr_write_format=3):
         adata.write_zarr(path) if request.param == "zarr" else adata.write_h5ad(path)
     return path
-
-
-def files(store: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(store)): p.read_bytes() for p in store.rglob("*") if p.is_file()}
 
 
 @pytest.mark.parametrize("counts_in", ["layers/umis", "raw"])

@@ -37,6 +37,7 @@ from scatlas.io.zarr_writer.sharded_array import (
     PROJECTED_CODEC,
     ShardedArray,
 )
+from tests.helpers.files import files
 from tests.helpers.frames import assert_same_frame
 
 # Nearly two chunks of real size.
@@ -242,15 +243,6 @@ def test_widening_equals_the_wide_dtype_from_the_start(tmp_path, small_chunks):
     assert not (stores[1] / "X/data.narrow").exists()
 
 
-def test_float_values_are_kept(tmp_path, small_chunks):
-    x = count_matrix().astype(np.float32)
-    x.data = np.log1p(x.data)
-    path = write(tmp_path / "a.zarr", x, 13, data_dtype=np.float32)
-    adata = ad.read_zarr(path)
-    assert adata.X.dtype == np.float32
-    assert_same_csr(adata.X, x)
-
-
 def test_blocks_of_every_width_and_kind(tmp_path):
     x = count_matrix()
     reference = checksum(write(tmp_path / "a.zarr", x, 97))
@@ -263,16 +255,6 @@ def test_blocks_of_every_width_and_kind(tmp_path):
         before = block.copy()
         assert checksum(write(tmp_path / name, block, 97)) == reference
         assert_same_csr(block, before)
-
-
-@pytest.mark.parametrize("shape", [(0, 5), (4, 5), (0, 0)])
-def test_nothing_stored(tmp_path, shape):
-    x = sp.csr_matrix(shape, dtype=np.float32)
-    with CsrWriter(tmp_path / "a.zarr", n_vars=shape[1]) as store:
-        store.append(x)
-    adata = ad.read_zarr(tmp_path / "a.zarr")
-    assert adata.shape == shape
-    assert_same_csr(adata.X, x)
 
 
 @pytest.mark.parametrize("n_genes, dtype", [(65_536, np.uint16), (65_537, np.int32)])
@@ -321,21 +303,6 @@ def test_misuse_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_metadata_hold_no_times_and_are_consolidated(tmp_path):
-    path = write(tmp_path / "a.zarr", count_matrix(), 10, obs=table(97))
-    root = json.loads((path / "zarr.json").read_text())
-    nodes = root["consolidated_metadata"]["metadata"]
-    assert list(nodes) == sorted(nodes, key=lambda name: (name.count("/"), name))
-    files = {p.parent.relative_to(path).as_posix() for p in path.rglob("zarr.json")} - {"."}
-    assert set(nodes) == files
-    # That no chunk is left out, which by the format would mean zeros.
-    assert root["attributes"] == {
-        "encoding-type": "anndata",
-        "encoding-version": "0.1.0",
-        "written_by": "scatlas",
-    }
-
-
 def test_text_columns_of_every_kind(tmp_path):
     obs = pd.DataFrame(
         {
@@ -360,10 +327,6 @@ def test_anndata_settings_stay_as_they_are(tmp_path):
     before = [getattr(ad.settings, name) for name in names]
     write(tmp_path / "a.zarr", count_matrix(), 10, obs=table(97))
     assert [getattr(ad.settings, name) for name in names] == before
-
-
-def files_of(folder):
-    return {f.relative_to(folder): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
 
 
 @pytest.mark.parametrize("n", [0, 1, 63, 64, 65, 255, 256, 257, 1000])
@@ -405,7 +368,7 @@ def test_shards_equal_zarr_pythons(tmp_path, small_chunks, n, kind):
     )
     if n:
         theirs[...] = values
-    assert files_of(tmp_path / "a") == files_of(tmp_path / "b")
+    assert files(tmp_path / "a") == files(tmp_path / "b")
 
 
 def test_memory_stays_bounded(tmp_path):
@@ -431,6 +394,11 @@ def test_metadata_is_what_zarr_python_consolidates(tmp_path):
     with CsrWriter(tmp_path / "a.zarr", n_vars=4, obs=obs) as writer:
         writer.append(sp.csr_matrix(np.eye(3, 4)))
     ours = json.loads((tmp_path / "a.zarr/zarr.json").read_text())
+    assert ours["attributes"] == {
+        "encoding-type": "anndata",
+        "encoding-version": "0.1.0",
+        "written_by": "scatlas",  # no chunk is left out, which by the format would mean zeros
+    }
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Consolidated metadata", category=UserWarning)
         zarr.consolidate_metadata(tmp_path / "a.zarr")
@@ -445,7 +413,7 @@ def test_chunks_encoded_together_have_the_bytes_of_chunks_encoded_alone(
     monkeypatch.setattr(shards, "CHUNK_VALUES", 2**8)
     monkeypatch.setattr(shards, "SHARD_VALUES", 2**11)
     values = np.random.default_rng(3).integers(0, 9, (2**11 * 3 + 77, *width)).astype(dtype)
-    files = {}
+    written = {}
     for name, copy, run_bytes in (
         ("alone", True, 2**21),
         ("runs", False, 2**21),
@@ -457,12 +425,8 @@ def test_chunks_encoded_together_have_the_bytes_of_chunks_encoded_alone(
             with array:
                 for piece in np.split(values, [100, 3_000, 3_001, 5_000]):
                     array.append(np.ascontiguousarray(piece), copy=copy)
-        files[name] = {
-            path.relative_to(tmp_path / name): path.read_bytes()
-            for path in sorted((tmp_path / name).rglob("*"))
-            if path.is_file()
-        }
-    assert files["alone"] == files["runs"] == files["few"]
+        written[name] = files(tmp_path / name)
+    assert written["alone"] == written["runs"] == written["few"]
     np.testing.assert_array_equal(zarr.open_array(tmp_path / "runs", mode="r")[...], values)
 
 
@@ -471,9 +435,6 @@ def test_parameters_are_written_as_anndata_writes_them(tmp_path):
     create_group(tmp_path / "whole", DICT)
     write_elem(open_group_to_write(tmp_path / "whole"), "params", params)
     write_params(tmp_path / "own" / "params", params)
-    found = []
-    for folder in (tmp_path / "whole" / "params", tmp_path / "own" / "params"):
-        files = [file for file in folder.rglob("*") if file.is_file()]
-        found.append({file.relative_to(folder): file.read_bytes() for file in files})
-    assert found[0] == found[1]
-    assert len(found[0]) == 6
+    found = files(tmp_path / "own" / "params")
+    assert found == files(tmp_path / "whole" / "params")
+    assert len(found) == 6

@@ -18,6 +18,7 @@ from scatlas.io.matrices.counts_source import gene_names
 from scatlas.io.tables.genes import genes_of_types
 from scatlas.workflow.command_line.plate_facts import read_facts
 from scatlas.workflow.config.plate_sheet import find_plates
+from tests.helpers.files import files
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*zarr v3:UserWarning", "ignore:Consolidated:UserWarning", "ignore:Variable names"
@@ -38,10 +39,6 @@ def cite_seq() -> ad.AnnData:
     var["alias"] = pd.array([None if i % 5 else f"A{i}" for i in range(n)], dtype="string")
     obs = pd.DataFrame({"sample": ["a", "b"] * 15}, index=[f"c{i}" for i in range(30)])
     return ad.AnnData(x, obs=obs, var=var)
-
-
-def files(store: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(store)): p.read_bytes() for p in store.rglob("*") if p.is_file()}
 
 
 def stored(adata: ad.AnnData, how: str) -> ad.AnnData:

@@ -33,7 +33,7 @@ def results() -> list[Result]:
 
 
 def run(seeds: Sequence[int]) -> list[Result]:
-    return list(fuzz.run(seeds, n_workers=min(2, os.cpu_count() or 1), limit=60))
+    return list(fuzz.run(seeds, n_workers=min(2, os.cpu_count() or 1), limit=300))
 
 
 def test_damaged_files_end_in_an_error_or_in_correct_data(results: list[Result]):
@@ -176,7 +176,7 @@ class Bad(Cases):
 
 
 def test_crashes_and_hangs_are_blamed_on_their_case():
-    results = {r.seed: r for r in fuzz.run(range(6), n_workers=2, limit=2, kind=Bad)}
+    results = {r.seed: r for r in fuzz.run(range(6), n_workers=2, limit=4, kind=Bad)}
     assert sorted(results) == list(range(6))
     found = {seed: [o.kind for o in r.outcomes.values()] for seed, r in results.items()}
     once = {seed: ["error"] for seed in range(6)}

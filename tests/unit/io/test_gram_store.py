@@ -9,6 +9,7 @@ from scatlas.errors import InputError
 from scatlas.io import StoredGram, write_gram
 from scatlas.io.products import gram_store
 from scatlas.matrix.gram import gram_stats, gram_stats_of_plates
+from tests.helpers.files import files
 
 
 def cells(n_cells, n_genes, seed=0):
@@ -41,14 +42,9 @@ def test_the_same_statistics_give_the_same_bytes(tmp_path):
     x = cells(80, 900)
     for name in ("one", "other"):
         write(tmp_path / name, x)
-    files = {name: _files(tmp_path / name) for name in ("one", "other")}
-    assert len(files["one"]) == 5
-    assert files["one"] == files["other"]
-
-
-def _files(folder):
-    paths = [path for path in folder.rglob("*") if path.is_file()]
-    return {path.relative_to(folder): path.read_bytes() for path in paths}
+    written = files(tmp_path / "one")
+    assert len(written) == 5
+    assert written == files(tmp_path / "other")
 
 
 def test_damage_and_loss_are_refused_by_name(tmp_path):

@@ -177,24 +177,6 @@ def test_memory_follows_the_budget_not_the_plate(tmp_path, make_adata):
     assert per_cell + waiting < 8 * 300 * further / 4
 
 
-@pytest.mark.parametrize("data_dtype", [bool, np.int8, np.uint16, np.uint64, np.float16, ">f4"])
-@pytest.mark.parametrize("index_dtype", [np.uint16, np.int64])
-def test_types_on_disk(tmp_path, make_counts, make_adata, data_dtype, index_dtype):
-    wanted = source(make_counts, make_adata, tmp_path)
-    limit = 1 if data_dtype is bool else 100
-    data = np.minimum(wanted.X.data, limit)
-    with h5py.File(tmp_path / "plate.h5ad", "r+") as file:
-        for part, values, dtype in (
-            ("X/data", data, data_dtype),
-            ("X/indices", wanted.X.indices, index_dtype),
-        ):
-            del file[part]
-            file[part] = values.astype(dtype)
-    _, plate = load(tmp_path)
-    wanted.X.data[:] = data
-    np.testing.assert_array_equal(plate.X.toarray(), wanted.X.toarray())
-
-
 def test_mt_prefix(tmp_path, make_counts, make_adata):
     source(make_counts, make_adata, tmp_path)
     facts, plate = load(tmp_path, mt_prefix="mt-")

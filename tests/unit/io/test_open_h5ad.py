@@ -22,8 +22,7 @@ import scatlas as sa
 from scatlas.errors import InputError
 from scatlas.io.files import anndata_file
 from scatlas.io.matrices.lazy import values_alone
-
-FDS = Path("/proc/self/fd")
+from tests.helpers.files import n_open
 
 
 def some_adata(seed: int = 0, shape: tuple[int, int] = (300, 40)) -> ad.AnnData:
@@ -55,10 +54,6 @@ def in_another_process(code: str, path: Path, **env: str) -> subprocess.Complete
     return subprocess.run(
         command, capture_output=True, text=True, env=os.environ | env, check=False
     )
-
-
-def n_open(path: Path) -> int:
-    return sum(os.path.realpath(link) == str(path) for link in FDS.iterdir())
 
 
 def handles_of(path: Path) -> list[anndata_file.OpenFile]:
@@ -125,7 +120,7 @@ def test_writing_an_adata_over_its_own_file(path: Path) -> None:
         lazy.X.compute()
 
 
-@pytest.mark.skipif(not FDS.is_dir(), reason="only Linux lists open files")
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="only Linux lists open files")
 def test_files_are_closed_with_the_last_array(path: Path) -> None:
     many = [sa.read_lazy(path) for _ in range(20)]
     assert n_open(path) == 1, "HDF5 opens a file once"

@@ -22,6 +22,7 @@ from scatlas.io.matrices.counts_source import open_counts
 from scatlas.io.matrices.parquet_source import ParquetSource
 from scatlas.io.matrices.source import Sample
 from scatlas.workflow.command_line.find_files import find_release
+from tests.helpers.files import files
 
 NAMES = ["plate1", "plate2", "plate3"]
 FIRST = "data/train-00000-of-00003.parquet"
@@ -89,10 +90,6 @@ def by_hand(release: Path, plate: str) -> ad.AnnData:
         index=pd.Index(genes["gene_symbol"].to_numpy()),
     )
     return ad.AnnData(sp.csr_matrix(x), obs=obs, var=var)
-
-
-def files(store: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(store)): p.read_bytes() for p in store.rglob("*") if p.is_file()}
 
 
 @pytest.mark.parametrize("plate", NAMES)

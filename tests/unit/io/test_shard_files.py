@@ -10,6 +10,7 @@ import pytest
 
 from scatlas.io.zarr_writer import shard_files
 from scatlas.io.zarr_writer.shard_files import EncodedRun, ShardFiles
+from tests.helpers.files import files, n_open
 
 CHUNKS = 8
 
@@ -26,15 +27,6 @@ def runs(seed: int) -> list[EncodedRun]:
     return found
 
 
-def n_open_files() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    paths = [path for path in folder.rglob("*") if path.is_file()]
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_the_order_of_arrival_does_not_show(tmp_path: Path, seed: int):
     wanted = ShardFiles(tmp_path / "in_order", CHUNKS, 1)
@@ -43,7 +35,6 @@ def test_the_order_of_arrival_does_not_show(tmp_path: Path, seed: int):
     wanted.finish()
     shards = ShardFiles(tmp_path / "shuffled", CHUNKS, 1)
     numbers = np.random.default_rng(100 + seed).permutation(len(runs(seed)))
-    n_open = n_open_files()
     with ThreadPoolExecutor(4) as pool:
         done = [pool.submit(shards.put, int(i), runs(seed)[i]) for i in numbers]
     for future in done:
@@ -54,17 +45,16 @@ def test_the_order_of_arrival_does_not_show(tmp_path: Path, seed: int):
     assert len(files(tmp_path / "shuffled")) == 5
     assert shards.sizes == wanted.sizes
     assert shards.checksums == wanted.checksums == list(range(len(wanted.checksums)))
-    assert n_open_files() == n_open
+    assert n_open(tmp_path) == 0
 
 
 def test_abandoned_files_are_closed(tmp_path: Path):
-    n_open = n_open_files()
     shards = ShardFiles(tmp_path / "x", CHUNKS, 1)
     shards.put(0, EncodedRun(b"abc", [3], [0]))
     shards.put(2, EncodedRun(b"late", [4], [2]))
     assert files(tmp_path / "x") == {"c/0": b"abc"}, "the run before it is missing"
     shards.abandon()
-    assert n_open_files() == n_open
+    assert n_open(tmp_path) == 0
 
 
 def test_the_disk_writes_large_files_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from scatlas.errors import InputError
 from scatlas.io import list_samples, load_plate, split_samples
 from scatlas.io.zarr_writer import raw_array
+from tests.helpers.files import files
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*zarr v3:UserWarning", "ignore:Consolidated:UserWarning"
@@ -47,10 +48,6 @@ def atlas(order: str, n_cells: int = 400, n_genes: int = 30) -> ad.AnnData:
     var = pd.DataFrame({"length": np.arange(n_genes)}, index=[f"g{i}" for i in range(n_genes)])
     with pytest.warns(UserWarning, match="not unique"):
         return ad.AnnData(x, obs=obs, var=var)
-
-
-def files(store: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(store)): p.read_bytes() for p in store.rglob("*") if p.is_file()}
 
 
 @pytest.mark.filterwarnings("ignore:.*not unique")
