@@ -138,8 +138,6 @@ def locked_version(lock: str, name: str) -> str:
         "config/demo.yaml",
         "config/tahoe-100m.yaml",
         "pyproject.toml",
-        "workflow/schemas/config.schema.yaml",
-        "workflow/schemas/plates.schema.yaml",
         *(f"scripts/{rule}.py" for rule in RULES),
         *(f"envs/{lock}.lock.txt" for lock in LOCKS),
         *(f"envs/{environment}.yaml" for environment in ("cpu", "gpu-cu12", "gpu-cu13")),

@@ -599,13 +599,13 @@ def test_check_and_write(tmp_path):
     assert found.returncode == 1
     assert "-old\n" in found.stdout
     assert "+seed: 0\n" in found.stdout
-    assert not (tmp_path / "workflow").exists()
+    assert not (tmp_path / "config/config.yaml").exists()
     assert run("--write").returncode == 0
     assert run("--check").returncode == 0
     assert readme.read_text().startswith("before\n")
     assert readme.read_text().endswith("\nafter\n")
-    for name in ("config/config.yaml", "workflow/schemas/config.schema.yaml"):
-        assert (tmp_path / name).read_text() == (ROOT / name).read_text()
+    name = "config/config.yaml"
+    assert (tmp_path / name).read_text() == (ROOT / name).read_text()
 
 
 def test_readme_without_markers_is_refused(tmp_path):
@@ -661,7 +661,7 @@ def test_every_key_is_described():
     ],
 )
 def test_schema_agrees_with_the_loader(data, good):
-    schema = yaml.safe_load((ROOT / "workflow/schemas/config.schema.yaml").read_text())
+    schema = yaml.safe_load(generate.schema_files()["config.schema.yaml"])
     jsonschema.Draft202012Validator.check_schema(schema)
     assert jsonschema.Draft202012Validator(schema).is_valid(data) is good
     if good:
@@ -682,6 +682,6 @@ def test_schema_agrees_with_the_loader(data, good):
     ],
 )
 def test_plate_schema(row, good):
-    schema = yaml.safe_load((ROOT / "workflow/schemas/plates.schema.yaml").read_text())
+    schema = yaml.safe_load(generate.schema_files()["plates.schema.yaml"])
     jsonschema.Draft202012Validator.check_schema(schema)
     assert jsonschema.Draft202012Validator(schema).is_valid(row) is good

@@ -1,8 +1,8 @@
 """The sections of the config: keys, types, defaults and what each key means.
 
-Everything else that knows the keys follows from the models here: the JSON schemas,
-``config/config.yaml`` and the key table of ``config/README.md``
-(``python -m scatlas.workflow.config.generate --write``), and the options of the scripts
+Everything else that knows the keys follows from the models here: ``config/config.yaml`` and the key
+table of ``config/README.md`` (``python -m scatlas.workflow.config.generate --write``), the JSON
+schemas for editors, which are built with the documentation, and the options of the scripts
 (`scatlas.workflow.config.cli_options`).
 """
 
