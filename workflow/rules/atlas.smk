@@ -22,12 +22,7 @@ rule concat_on_disk:
         "../../envs/cpu.yaml"
     threads: threads_for("concat_on_disk")
     resources:
-        **device("concat_on_disk"),
-        mem_mb=memory("concat_on_disk"),
-        runtime=runtime("concat_on_disk"),
-        disk_mb=disk("concat_on_disk"),
-        attempt=which_attempt,
-        small_atlas=1,
+        **requests("concat_on_disk", "small_atlas"),
     params:
         selected=each(f"{OUT}/plates/{{plate}}/selected.zarr", options=True),
         labels=labels_option,
@@ -64,12 +59,7 @@ rule pca:
         "../../envs/cpu.yaml"
     threads: threads_for("pca")
     resources:
-        **device("pca"),
-        mem_mb=memory("pca"),
-        runtime=runtime("pca"),
-        disk_mb=disk("pca"),
-        attempt=which_attempt,
-        small_atlas=1,
+        **requests("pca", "small_atlas"),
     params:
         options=options(CONFIG.pca),
         scale=scale_option(),
@@ -114,13 +104,9 @@ rule atlas:
         small_atlas
     conda:
         "../../envs/cpu.yaml"
-    threads: 1
+    threads: threads_for("atlas")
     resources:
-        **device("atlas"),
-        mem_mb=memory("atlas"),
-        runtime=runtime("atlas"),
-        attempt=which_attempt,
-        small_atlas=1,
+        **requests("atlas", "small_atlas"),
     params:
         recipe=recipe_option,
         code=code("atlas"),

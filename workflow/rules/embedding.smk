@@ -24,11 +24,7 @@ rule subset:
         "../../envs/cpu.yaml"
     threads: threads_for("subset")
     resources:
-        **device("subset"),
-        mem_mb=memory("subset"),
-        runtime=runtime("subset"),
-        attempt=which_attempt,
-        small_atlas=1,
+        **requests("subset", "small_atlas"),
     params:
         options=options(CONFIG.subset),
         of_map=options(CONFIG.map, prefix="map"),
@@ -63,11 +59,7 @@ rule neighbors:
         "../../envs/cpu.yaml"
     threads: threads_for("neighbors")
     resources:
-        **device("neighbors"),
-        mem_mb=memory("neighbors"),
-        runtime=runtime("neighbors"),
-        attempt=which_attempt,
-        small_atlas=1,
+        **requests("neighbors", "small_atlas"),
     params:
         options=options(CONFIG.neighbors),
         seed=CONFIG.seed,
@@ -102,11 +94,7 @@ rule umap:
         "../../envs/cpu.yaml"
     threads: threads_for("umap")
     resources:
-        **device("umap"),
-        mem_mb=memory("umap"),
-        runtime=runtime("umap"),
-        attempt=which_attempt,
-        small_atlas=1,
+        **requests("umap", "small_atlas"),
     params:
         options=options(CONFIG.umap),
         seed=CONFIG.seed,
@@ -141,11 +129,7 @@ rule leiden:
         "../../envs/cpu.yaml"
     threads: threads_for("leiden")
     resources:
-        **device("leiden"),
-        mem_mb=memory("leiden"),
-        runtime=runtime("leiden"),
-        attempt=which_attempt,
-        small_atlas=1,
+        **requests("leiden", "small_atlas"),
     params:
         options=options(CONFIG.leiden),
         seed=CONFIG.seed,
@@ -184,11 +168,7 @@ rule embedding:
         "../../envs/cpu.yaml"
     threads: threads_for("embedding")
     resources:
-        **device("embedding"),
-        mem_mb=memory("embedding"),
-        runtime=runtime("embedding"),
-        attempt=which_attempt,
-        small_atlas=1,
+        **requests("embedding", "small_atlas"),
     params:
         code=code("embedding"),
     message:

@@ -26,11 +26,9 @@ checkpoint explore_cells:
     retries: 2
     conda:
         "../../envs/cpu.yaml"
-    threads: 1
+    threads: threads_for("explore_cells")
     resources:
-        mem_mb=memory("explore_cells"),
-        runtime=runtime("explore_cells"),
-        attempt=which_attempt,
+        **requests("explore_cells"),
     params:
         options=options(CONFIG.explore.content),
         cells=cells_option(),
@@ -68,11 +66,7 @@ rule explore_plate:
         "../../envs/cpu.yaml"
     threads: threads_for("explore_plate")
     resources:
-        **device("explore_plate"),
-        mem_mb=memory("explore_plate"),
-        runtime=runtime("explore_plate"),
-        small_plates=1,
-        attempt=which_attempt,
+        **requests("explore_plate", "small_plates"),
     params:
         digests=digests_of_pixels,
         labels=plate_labels,
@@ -114,12 +108,9 @@ rule explore:
     retries: 2
     conda:
         "../../envs/cpu.yaml"
-    threads: 4
+    threads: threads_for("explore")
     resources:
-        **device("explore"),
-        mem_mb=memory("explore"),
-        runtime=runtime("explore"),
-        attempt=which_attempt,
+        **requests("explore"),
     params:
         options=options(CONFIG.explore),
         pixels=each(f"{OUT}/plates/{{plate}}/pixels.h5", options=True),

@@ -20,13 +20,9 @@ rule integrate:
         small_atlas
     conda:
         "../../envs/cpu.yaml"
-    threads: 4
+    threads: threads_for("integrate")
     resources:
-        **device("integrate"),
-        mem_mb=memory("integrate"),
-        runtime=runtime("integrate"),
-        attempt=which_attempt,
-        small_atlas=1,
+        **requests("integrate", "small_atlas"),
     params:
         options=as_is(options(CONFIG.integrate, prefix="integrate")),
         neighbors=options(CONFIG.neighbors),

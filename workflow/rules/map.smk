@@ -27,13 +27,9 @@ rule base:
         small_atlas
     conda:
         "../../envs/cpu.yaml"
-    threads: 1
+    threads: threads_for("base")
     resources:
-        **device("base"),
-        mem_mb=memory("base"),
-        runtime=runtime("base"),
-        attempt=which_attempt,
-        small_atlas=1,
+        **requests("base", "small_atlas"),
     params:
         code=code("atlas"),
         merged=subpath(input.merged, parent=True),
@@ -77,12 +73,7 @@ rule map:
         "../../envs/cpu.yaml"
     threads: threads_for("map")
     resources:
-        **device("map"),
-        mem_mb=memory("map"),
-        runtime=runtime("map"),
-        disk_mb=disk("map"),
-        attempt=which_attempt,
-        small_atlas=1,
+        **requests("map", "small_atlas"),
     params:
         seed=CONFIG.seed,
         code=code("map"),

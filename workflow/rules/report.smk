@@ -225,13 +225,9 @@ rule report:
         small_report
     conda:
         "../../envs/cpu.yaml"
-    threads: 1
+    threads: threads_for("report")
     resources:
-        **device("report"),
-        mem_mb=memory("report"),
-        runtime=runtime("report"),
-        attempt=which_attempt,
-        small_atlas=1,
+        **requests("report", "small_atlas"),
     params:
         qc=each(f"{OUT}/plates/{{plate}}/{KEPT_CELLS}", options=True),
         summaries=each(f"{OUT}/plates/{{plate}}/{KEPT_CELLS_SUMMARY}", options=True),
