@@ -184,7 +184,7 @@ def test_every_rule_says_what_it_needs_and_where_it_reports(rule: str):
 
 
 def test_the_end_of_all_commands_has_manifest_threads_attempt_and_log():
-    text = (ROOT / "workflow/rules/common.smk").read_text()
+    text = (ROOT / "workflow/rules/options.smk").read_text()
     tail = re.search(r"^STEP_TAIL = \((.*?)^\)", text, re.MULTILINE | re.DOTALL)[1]
     for part in ("{output.manifest:q}", "{threads}", "{resources.attempt}", "tee {log:q}"):
         assert part in tail

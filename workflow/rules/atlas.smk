@@ -113,8 +113,8 @@ rule atlas:
         manifests=subpath(output.manifest, parent=True),
         merged=subpath(input.merged, parent=True),
         pca=subpath(input.pca, parent=True),
-        harmony=harmony_option(),
-        map=map_option(),
+        harmony=HARMONY_OPTION,
+        map=result("--map", "map.zarr", CONFIG.maps_all_cells),
         atlas=subpath(output.atlas, parent=True),
     message:
         "putting the atlas together"

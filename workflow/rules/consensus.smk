@@ -71,7 +71,7 @@ rule select_genes:
     resources:
         **requests("select_genes", "small_plates"),
     params:
-        doublets=doublets_option,
+        doublets=DOUBLETS_OPTION,
         union=union_option("--may-lack-genes"),
         code=code("select_genes"),
         store=subpath(input.store, parent=True),

@@ -1,7 +1,6 @@
 # The map as one page that opens by a double click: pixels of each plate, added up.
 # in:  atlas.zarr or, if it has no map, umap.h5ad; umap.h5ad; tables/markers.tsv; integrated.h5ad
 # out: plates/{plate}/pixels.h5, explore.html
-MAPPED = "atlas" if CONFIG.maps_all_cells else "embedding"
 MAPPED_CELLS = "atlas.zarr/zarr.json" if CONFIG.maps_all_cells else "umap.h5ad"
 
 
@@ -31,8 +30,8 @@ checkpoint explore_cells:
         **requests("explore_cells"),
     params:
         options=options(CONFIG.explore.content),
-        cells=cells_option(),
-        markers=markers_option(),
+        cells=result("--cells", CELLS),
+        markers=MARKERS_OPTION,
         code=code("explore_cells"),
     message:
         "what the pixels of each plate depend on"
@@ -71,8 +70,8 @@ rule explore_plate:
         digests=digests_of_pixels,
         labels=plate_labels,
         options=options(CONFIG.explore.content),
-        cells=cells_option(),
-        markers=markers_option(),
+        cells=result("--cells", CELLS),
+        markers=MARKERS_OPTION,
         code=code("explore_plate"),
     message:
         "pixels of {wildcards.plate} for explore.html"
@@ -114,9 +113,9 @@ rule explore:
     params:
         options=options(CONFIG.explore),
         pixels=each(f"{OUT}/plates/{{plate}}/pixels.h5", options=True),
-        cells=cells_option(),
-        markers=markers_option(),
-        integrated=integrated_option(),
+        cells=result("--cells", CELLS),
+        markers=MARKERS_OPTION,
+        integrated=INTEGRATED_OPTION,
         code=code("explore"),
     message:
         "the atlas as a page: explore.html"

@@ -34,7 +34,7 @@ rule base:
         code=code("atlas"),
         merged=subpath(input.merged, parent=True),
         pca=subpath(input.pca, parent=True),
-        harmony=harmony_option(),
+        harmony=HARMONY_OPTION,
         base=subpath(output.base, parent=True),
     message:
         "the atlas without its map"

@@ -99,21 +99,12 @@ rule markers:
         ),
         script=script("markers"),
     output:
-        table=report(
-            f"{OUT}/tables/markers.tsv",
-            caption="../report/markers.rst",
-            category="Markers",
-            labels={"result": "Marker genes (table)"},
-        ),
-        wilcoxon=(
-            report(
-                f"{OUT}/tables/markers_wilcoxon.tsv",
-                caption="../report/markers_wilcoxon.rst",
-                category="Markers",
-                labels={"result": "Marker genes by Wilcoxon (table)"},
-            )
-            if CONFIG.markers.wilcoxon
-            else []
+        table=shown("markers.tsv", "Markers", "Marker genes (table)"),
+        wilcoxon=shown(
+            "markers_wilcoxon.tsv",
+            "Markers",
+            "Marker genes by Wilcoxon (table)",
+            CONFIG.markers.wilcoxon,
         ),
         means=f"{OUT}/markers.h5ad",
         manifest=f"{OUT}/manifests/markers.json",

@@ -3,6 +3,11 @@
 # out: mapped/reference.h5ad, mapped/{plate}.zarr, mapped/report.html; atlas.zarr, if asked for
 
 
+def atlas_path():
+    """Root metadata of the atlas, without the prefix or storage of the results."""
+    return local(f"{CONFIG.atlas}/zarr.json")
+
+
 rule reference:
     input:
         atlas=atlas_path(),
@@ -71,7 +76,7 @@ rule map_plate:
     resources:
         **requests("map_plate", "small_plates"),
     params:
-        doublets=doublets_option,
+        doublets=DOUBLETS_OPTION,
         max_missing_genes=CONFIG.new_plates.max_missing_genes,
         labels=plate_labels,
         code=code("map_plate"),
