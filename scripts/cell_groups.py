@@ -17,7 +17,7 @@ from scatlas.io.files.hdf5_writing import create_hdf5
 from scatlas.io.files.local_zarr import open_with_zarr_python
 from scatlas.io.tables.column import Column
 from scatlas.workflow import script
-from scatlas.workflow.obs_columns import read_columns
+from scatlas.workflow.cell_filter import read_columns
 from scatlas.workflow.sample import ATLAS_ROW
 
 

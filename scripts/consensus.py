@@ -12,7 +12,7 @@ from scatlas._util.gene_lists import GeneRule
 from scatlas.errors import InputError
 from scatlas.io import atomic_path
 from scatlas.workflow import script
-from scatlas.workflow.config.min_plates import min_plates_of
+from scatlas.workflow.config import min_plates_of
 from scatlas.workflow.consensus import consensus_genes, plates_with_other_genes
 from scatlas.workflow.left_out import left_out, sentences
 

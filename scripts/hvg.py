@@ -20,7 +20,7 @@ from scatlas.matrix.size_factors import size_factors_by_row
 from scatlas.workflow import script
 from scatlas.workflow.cell_filter import frequent_genes
 from scatlas.workflow.config.cli_options import add_options, from_options
-from scatlas.workflow.config.sections import HVG
+from scatlas.workflow.config.plate_sections import HVG
 
 if TYPE_CHECKING:
     from scatlas.kernels.moments.shares import ShareMoments

@@ -18,8 +18,9 @@ from scatlas.pp import neighbors as find_neighbors
 from scatlas.tl import leiden, lisi
 from scatlas.tl import umap as map_cells
 from scatlas.workflow import script
+from scatlas.workflow.config.atlas_sections import UMAP, Leiden, Neighbors
 from scatlas.workflow.config.cli_options import add_options, from_options
-from scatlas.workflow.config.sections import UMAP, Integrate, Leiden, Neighbors
+from scatlas.workflow.config.sections import Integrate
 
 logger = logging.getLogger("scatlas")
 MIXED = "X_pca_harmony"

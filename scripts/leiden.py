@@ -11,10 +11,10 @@ from scatlas.get import on_backend
 from scatlas.io import atomic_path
 from scatlas.tl import leiden as find_clusters
 from scatlas.workflow import script
+from scatlas.workflow.config.atlas_sections import Leiden
 from scatlas.workflow.config.cli_options import add_options, from_options
-from scatlas.workflow.config.sections import Leiden
 from scatlas.workflow.sample import add_graph, read_sample, write_part
-from scatlas.workflow.sample_size import IGRAPH_CELLS
+from scatlas.workflow.sizes import IGRAPH_CELLS
 
 logger = logging.getLogger("scatlas")
 

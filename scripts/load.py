@@ -16,7 +16,7 @@ from scatlas.io.matrices.source import Sample
 from scatlas.io.products.moments_store import write_moments
 from scatlas.workflow import script
 from scatlas.workflow.cell_filter import RULES, evaluate_filter, kept_by_bounds, mitochondrial_bound
-from scatlas.workflow.config.cell_query import decides_each_cell_alone, query_columns
+from scatlas.workflow.config.values import decides_each_cell_alone, query_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable

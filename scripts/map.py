@@ -13,7 +13,7 @@ from scatlas.io.products.map_store import write_map
 from scatlas.matrix import inverted_lists
 from scatlas.matrix.cell_map import map_cells
 from scatlas.workflow import script
-from scatlas.workflow.sample_map import read_map
+from scatlas.workflow.sample import read_map
 
 if TYPE_CHECKING:
     import numpy as np

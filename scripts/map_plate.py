@@ -24,9 +24,8 @@ from scatlas.matrix.reference_map import UNLIKE_RANK, Placement
 from scatlas.matrix.select_normalize import select_and_log_normalize
 from scatlas.matrix.size_factors import size_factors_by_row
 from scatlas.workflow import script
-from scatlas.workflow.atlas_genes import find_genes
 from scatlas.workflow.cell_filter import doublet_columns
-from scatlas.workflow.reference import read_reference
+from scatlas.workflow.reference import find_genes, read_reference
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,8 +8,8 @@ from scatlas.get import on_backend
 from scatlas.io import atomic_path
 from scatlas.pp import neighbors as find_neighbors
 from scatlas.workflow import script
+from scatlas.workflow.config.atlas_sections import Neighbors
 from scatlas.workflow.config.cli_options import add_options, from_options
-from scatlas.workflow.config.sections import Neighbors
 from scatlas.workflow.sample import read_sample, write_part
 
 

@@ -14,7 +14,7 @@ from scatlas.io.tables.cell_parquet import kept_names
 from scatlas.matrix.size_factors import size_factors
 from scatlas.workflow import script
 from scatlas.workflow.config.cli_options import add_options, from_options
-from scatlas.workflow.config.sections import Normalize
+from scatlas.workflow.config.plate_sections import Normalize
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -12,8 +12,8 @@ from scatlas.matrix.components import components
 from scatlas.matrix.gene_scale import GeneScale
 from scatlas.matrix.gram import gram_stats_of_plates
 from scatlas.workflow import script
+from scatlas.workflow.config.atlas_sections import PCA, Scale
 from scatlas.workflow.config.cli_options import add_options, from_options
-from scatlas.workflow.config.sections import PCA, Scale
 
 
 def main(argv: list[str] | None = None) -> None:

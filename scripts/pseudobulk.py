@@ -11,9 +11,9 @@ from scatlas.errors import prefix_errors
 from scatlas.get import aggregate_cells
 from scatlas.io import CsrWriter, read_cells, read_matrix
 from scatlas.workflow import script
+from scatlas.workflow.cell_filter import read_columns
 from scatlas.workflow.config.cli_options import add_options, from_options
 from scatlas.workflow.config.sections import Pseudobulk
-from scatlas.workflow.obs_columns import read_columns
 
 # Sums that are made sparse at once.
 AT_ONCE = 2**22

@@ -15,9 +15,9 @@ from scatlas.io import METRICS, atomic_path, open_tables, write_cells, write_jso
 from scatlas.io.tables.mitochondrial import why_bound_cannot_act
 from scatlas.workflow import script
 from scatlas.workflow.cell_filter import mitochondrial_bound, qc_filter
-from scatlas.workflow.config.cell_query import query_columns
 from scatlas.workflow.config.cli_options import add_options, from_options
-from scatlas.workflow.config.sections import QC
+from scatlas.workflow.config.plate_sections import QC
+from scatlas.workflow.config.values import query_columns
 
 if TYPE_CHECKING:
     from scatlas.io.tables.table import Table

@@ -19,7 +19,7 @@ from scatlas.matrix.gene_scale import GeneScale
 from scatlas.matrix.held_variance import PlateMoments, count_leading, held_variance
 from scatlas.matrix.reference_map import Projection, index_reference, usual_distances
 from scatlas.workflow import script
-from scatlas.workflow.config.sections import Neighbors
+from scatlas.workflow.config.atlas_sections import Neighbors
 from scatlas.workflow.provenance import read_record
 from scatlas.workflow.reference import write_reference
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from scatlas.io import list_samples, split_samples
 from scatlas.io.files.cell_files import ListColumns
 from scatlas.workflow import script
-from scatlas.workflow.config.samples import plate_names
+from scatlas.workflow.config.loading import plate_names
 
 
 def main(argv: list[str] | None = None) -> None:

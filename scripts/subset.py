@@ -9,10 +9,10 @@ from scatlas.io import atomic_path, read_subset
 from scatlas.io.files.hdf5_writing import write_h5ad
 from scatlas.io.files.local_zarr import open_with_zarr_python
 from scatlas.workflow import script
+from scatlas.workflow.config.atlas_sections import Map, Subset
 from scatlas.workflow.config.cli_options import add_options, from_options
-from scatlas.workflow.config.sections import Map, Subset
 from scatlas.workflow.sample import ATLAS_ROW
-from scatlas.workflow.sample_size import sample_size
+from scatlas.workflow.sizes import sample_size
 from scatlas.workflow.strata import choose_cells, read_strata
 
 logger = logging.getLogger("scatlas")

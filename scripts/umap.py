@@ -8,8 +8,8 @@ from scatlas.get import on_backend
 from scatlas.io import atomic_path
 from scatlas.tl import umap as draw
 from scatlas.workflow import script
+from scatlas.workflow.config.atlas_sections import UMAP
 from scatlas.workflow.config.cli_options import add_options, from_options
-from scatlas.workflow.config.sections import UMAP
 from scatlas.workflow.sample import add_graph, read_sample, write_part
 
 

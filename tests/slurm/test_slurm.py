@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pytest
 
-from scatlas.workflow.slurm_queue import RUN_FILE
+from scatlas.workflow.run_lock import RUN_FILE
 from tests.slurm import cluster as slurm
 from tests.workflow.conftest import CONFIG, EACH, PLATES
 from tests.workflow.runs import ROOT, Project, assert_same_outputs

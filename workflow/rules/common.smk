@@ -53,14 +53,14 @@ from scatlas.workflow.code_hash import code_hash
 from scatlas.workflow.config.cli_options import options
 from scatlas.workflow.config.loading import check_plates, load
 from scatlas.workflow.config.plate_sheet import DEMO_FOLDER, read_plates
-from scatlas.workflow.config.samples import sample_plates
+from scatlas.workflow.config.loading import sample_plates
 from scatlas.workflow.left_out import plates_left_out
 from scatlas.workflow.new_plates import (
     FinishedAtlas,
     check_new_plates,
     load_new_plates,
 )
-from scatlas.workflow.run_plan import bind, of_run
+from scatlas.workflow.job_environment import bind, of_run
 
 PROCESS = {
     "module": str(workflow.modifier.namespace),

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from scatlas.errors import InputError
-from scatlas.io import METRICS, read_cells
-from scatlas.workflow.config.cell_query import query_columns
+from scatlas.io import METRICS, open_tables, read_cells
+from scatlas.workflow.config.values import query_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -17,6 +17,20 @@ if TYPE_CHECKING:
 
     from scatlas.io.products.load_moments import KeptCells
     from scatlas.io.tables.table import Table
+
+
+def read_columns(store: Path, plate: str, names: list[str], *, key: str) -> pd.DataFrame:
+    """Columns of obs of a plate, without the cells' names; ``key`` of the config names them."""
+    with open_tables(store) as (obs, _):
+        for column in names:
+            if column not in obs.columns:
+                msg = (
+                    f"plate {plate} has no obs column {column!r}, which {key} names; it has "
+                    f"{', '.join(obs.columns)}"
+                )
+                raise InputError(msg)
+        return obs.read(names, index=False)
+
 
 # In the order in which they take cells. JSON does not keep it.
 RULES = ("filter", "min_genes", "max_genes", "min_counts", "max_counts", "max_pct_mt")

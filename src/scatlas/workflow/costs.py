@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from scatlas.compute.block_sizes import block_bytes
 from scatlas.compute.footprints import max_gram_bytes
 from scatlas.compute.threads import DEFAULT_BUDGET
-from scatlas.workflow.plate_sizes import Size
+from scatlas.workflow.sizes import Size
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -30,8 +30,7 @@ from scatlas.workflow.costs import (
     minutes,
 )
 from scatlas.workflow.job_environment import kept_cells
-from scatlas.workflow.plate_sizes import Size, plate_size, total, zarr_shape
-from scatlas.workflow.sample_size import IGRAPH_CELLS, SAMPLE_CELLS
+from scatlas.workflow.sizes import IGRAPH_CELLS, SAMPLE_CELLS, Size, plate_size, total, zarr_shape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -22,23 +22,13 @@ from snakemake.cli import parse_config
 import scatlas as sa
 from scatlas.errors import ConfigError
 from scatlas.workflow.config import generate
-from scatlas.workflow.config.cell_query import query_columns
+from scatlas.workflow.config.atlas_sections import PCA, UMAP, Cluster, Neighbors, Scale, Subset
 from scatlas.workflow.config.cli_options import add_options, from_options, options
 from scatlas.workflow.config.loading import check_plates, load
+from scatlas.workflow.config.plate_sections import HVG, QC
 from scatlas.workflow.config.plate_sheet import Plate, read_plates
-from scatlas.workflow.config.sections import (
-    HVG,
-    PCA,
-    QC,
-    UMAP,
-    Cluster,
-    Config,
-    Harmony,
-    Neighbors,
-    Report,
-    Scale,
-    Subset,
-)
+from scatlas.workflow.config.sections import Config, Harmony, Report
+from scatlas.workflow.config.values import query_columns
 
 ROOT = Path(__file__).parents[3]
 

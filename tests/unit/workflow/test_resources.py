@@ -12,9 +12,9 @@ from scipy import sparse
 from scatlas.workflow.config.loading import load
 from scatlas.workflow.config.plate_sheet import Plate
 from scatlas.workflow.costs import block_threads, minutes
-from scatlas.workflow.plate_sizes import BYTES_PER_CELL, VALUES_PER_CELL, Size, plate_size, total
 from scatlas.workflow.resources import BASE_MB, Estimates, memory_mb
 from scatlas.workflow.run_time import JobRequest, resource_table
+from scatlas.workflow.sizes import BYTES_PER_CELL, VALUES_PER_CELL, Size, plate_size, total
 
 BUDGET = 256_000_000
 

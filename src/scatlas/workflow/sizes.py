@@ -1,4 +1,4 @@
-"""Cells and stored values of plates, estimated without opening them.
+"""Sizes of plates, estimated without opening them, and of the sample.
 
 A plate's size is that of its file, or the shape in the metadata of a Zarr store.
 """
@@ -10,9 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scatlas._util.byte_sizes import parse_bytes
+from scatlas.compute.footprints import map_bytes
+from scatlas.errors import InputError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from scatlas.workflow.config.atlas_sections import Map, Subset
     from scatlas.workflow.config.plate_sheet import Plate
 
 # Values and bytes per cell of Tahoe-100M's plates, in gzip: denser files than most, so the estimate
@@ -69,3 +74,28 @@ def total(sizes: Iterable[Size]) -> Size:
     """Sum of the sizes of several plates."""
     sizes = list(sizes)
     return Size(sum(size.cells for size in sizes), sum(size.values for size in sizes))
+
+
+# Cells of a sample whose size is not given, if it cannot have all cells.
+SAMPLE_CELLS = 1_000_000
+# Cells up to which igraph finds the clusters, on one core. Its memory and time grow by copies of
+# the graph; beyond, the rounds use all threads, or a GPU.
+IGRAPH_CELLS = 1_000_000
+
+
+def sample_size(n_cells: int, n_comps: int, subset: Subset, of_map: Map) -> int:
+    """Number of cells to sample: all, if the map is computed with all of them. It is an error if
+    ``map.method`` is full and that takes more memory than ``map.memory``.
+    """
+    if subset.n_cells is not None:
+        return min(subset.n_cells, n_cells)
+    needed, memory = map_bytes(n_cells, n_comps), parse_bytes(of_map.memory)
+    if of_map.method == "full" and needed > memory:
+        msg = (
+            f"a map computed with all {n_cells:,} cells takes about {needed / 1e9:,.1f} GB, but "
+            f"map.memory is {of_map.memory}: raise it, or set map.method to project"
+        )
+        raise InputError(msg)
+    if of_map.method != "project" and needed <= memory:
+        return n_cells
+    return min(SAMPLE_CELLS, n_cells)
