@@ -6,7 +6,7 @@ from pathlib import Path
 
 from scatlas.errors import prefix_errors
 from scatlas.workflow import script
-from scatlas.workflow.config.cli_options import add_options, from_options
+from scatlas.workflow.config.cli_options import add_sections, read_section
 from scatlas.workflow.config.sections import ExploreContent
 from scatlas.workflow.explore import MapCells, choose, count_plate, write_pixels
 
@@ -18,14 +18,15 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--umap", type=Path, required=True, help="umap.h5ad, the sample")
     parser.add_argument("--markers", type=Path, help="markers.tsv, if there are marker genes")
     parser.add_argument("--pixels", type=Path, required=True, help="HDF5 file to write")
-    add_options(parser, ExploreContent)
+    add_sections(parser, explore=ExploreContent)
     args = parser.parse_args(argv)
     with (
         script.run_script(args, outputs=[args.pixels]) as facts,
         prefix_errors(f"plate {args.plate}"),
     ):
         cells, sample = MapCells(args.cells), MapCells(args.umap)
-        columns, genes = choose(cells, sample, from_options(args, ExploreContent), args.markers)
+        content = read_section(args, "explore", ExploreContent)
+        columns, genes = choose(cells, sample, content, args.markers)
         rows = cells.rows_of(args.plate)
         sizes = script.block_sizes(args)
         found = count_plate(cells, rows, sample, columns, genes, **sizes)

@@ -19,7 +19,7 @@ from scatlas.matrix.hvg_shares import hvg_of_share_moments, share_moments, targe
 from scatlas.matrix.size_factors import size_factors_by_row
 from scatlas.workflow import script
 from scatlas.workflow.cell_filter import frequent_genes
-from scatlas.workflow.config.cli_options import add_options, from_options
+from scatlas.workflow.config.cli_options import add_sections, read_section
 from scatlas.workflow.config.plate_sections import HVG
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ def main(argv: list[str] | None = None) -> None:
         "--drop-rare-genes", type=int, help="leave out genes seen in fewer of all cells"
     )
     parser.add_argument("--table", type=Path, required=True, help="hvg.parquet to write")
-    add_options(parser, HVG)
+    add_sections(parser, hvg=HVG)
     args = parser.parse_args(argv)
-    hvg = from_options(args, HVG)
+    hvg = read_section(args, "hvg", HVG)
 
     @cache
     def inputs() -> tuple[pd.DataFrame, Any, Any, ShareMoments | None]:

@@ -15,7 +15,12 @@ from scatlas.io.files.cell_files import ListColumns
 from scatlas.io.matrices.source import Sample
 from scatlas.io.products.moments_store import write_moments
 from scatlas.workflow import script
-from scatlas.workflow.cell_filter import RULES, evaluate_filter, kept_by_bounds, mitochondrial_bound
+from scatlas.workflow.cell_filter import (
+    BOUNDS,
+    evaluate_filter,
+    kept_by_bounds,
+    mitochondrial_bound,
+)
 from scatlas.workflow.config.values import decides_each_cell_alone, query_columns
 
 if TYPE_CHECKING:
@@ -123,7 +128,7 @@ def cells_of_moments(args: argparse.Namespace) -> Callable[[Table], KeptCells] |
         return None
     reason = args.kept_cells.get("unknown")
     if reason is None:
-        bounds = {rule: args.kept_cells["bounds"][rule] for rule in RULES}
+        bounds = {rule: args.kept_cells["bounds"][rule] for rule in ("filter", *BOUNDS)}
         expression = bounds["filter"]
         if not (
             expression

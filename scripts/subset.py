@@ -10,7 +10,7 @@ from scatlas.io.files.hdf5_writing import write_h5ad
 from scatlas.io.files.local_zarr import open_with_zarr_python
 from scatlas.workflow import script
 from scatlas.workflow.config.atlas_sections import Map, Subset
-from scatlas.workflow.config.cli_options import add_options, from_options
+from scatlas.workflow.config.cli_options import add_sections, read_section
 from scatlas.workflow.sample import ATLAS_ROW
 from scatlas.workflow.sizes import sample_size
 from scatlas.workflow.strata import choose_cells, read_strata
@@ -23,10 +23,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--atlas", type=Path, required=True, help="atlas.zarr")
     parser.add_argument("--seed", type=int, default=0, help="random seed")
     parser.add_argument("--subset", type=Path, required=True, help="subset.h5ad to write")
-    add_options(parser, Subset)
-    add_options(parser, Map, prefix="map")
+    add_sections(parser, subset=Subset, map=Map)
     args = parser.parse_args(argv)
-    subset, of_map = from_options(args, Subset), from_options(args, Map, prefix="map")
+    subset, of_map = read_section(args, "subset", Subset), read_section(args, "map", Map)
     with script.run_script(args, outputs=[args.subset]) as facts:
         n_cells, n_comps = open_with_zarr_python(args.atlas)["obsm/X_pca"].shape
         wanted = sample_size(n_cells, n_comps, subset, of_map)

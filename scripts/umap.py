@@ -9,7 +9,7 @@ from scatlas.io import atomic_path
 from scatlas.tl import umap as draw
 from scatlas.workflow import script
 from scatlas.workflow.config.atlas_sections import UMAP
-from scatlas.workflow.config.cli_options import add_options, from_options
+from scatlas.workflow.config.cli_options import add_sections, read_section
 from scatlas.workflow.sample import add_graph, read_sample, write_part
 
 
@@ -20,9 +20,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--neighbors", type=Path, required=True, help="neighbors.h5ad")
     parser.add_argument("--seed", type=int, default=0, help="random seed")
     parser.add_argument("--umap", type=Path, required=True, help="h5ad to write")
-    add_options(parser, UMAP)
+    add_sections(parser, umap=UMAP)
     args = parser.parse_args(argv)
-    options = from_options(args, UMAP)
+    options = read_section(args, "umap", UMAP)
     with script.run_script(args, outputs=[args.umap]) as facts:
         cells = read_sample(args.subset, obsm="X_pca")
         add_graph(cells, args.neighbors)

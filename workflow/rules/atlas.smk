@@ -61,8 +61,7 @@ rule pca:
     resources:
         **requests("pca", "small_atlas"),
     params:
-        options=options(CONFIG.pca),
-        scale=scale_option(),
+        options=sections(pca=CONFIG.pca, scale=CONFIG.scale),
         grams=each(with_prefix(f"{OUT}/plates/{{plate}}/gram.zarr")),
         code=code("pca"),
         merged=subpath(input.merged, parent=True),
@@ -72,7 +71,7 @@ rule pca:
     shell:
         f"{RUN}"
         " {input.script:q} --merged {params.merged:q} --grams {params.grams:q}"
-        " {params.options} {params.scale} --pca {params.pca:q}"
+        " {params.options} --pca {params.pca:q}"
         f"{BLOCK_OPTIONS}{DEVICE_OPTIONS}{STEP_TAIL}"
 
 

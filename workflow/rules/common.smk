@@ -50,7 +50,7 @@ os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 from scatlas.errors import ScatlasError
 from scatlas.workflow.code_hash import code_hash
-from scatlas.workflow.config.cli_options import options
+from scatlas.workflow.config.cli_options import sections_option
 from scatlas.workflow.config.loading import check_plates, load
 from scatlas.workflow.config.plate_sheet import DEMO_FOLDER, read_plates
 from scatlas.workflow.config.loading import sample_plates

@@ -29,7 +29,7 @@ rule doublets:
     resources:
         **requests("doublets", "small_plates"),
     params:
-        options=as_is(options(CONFIG.doublets)),
+        options=sections(doublets=CONFIG.doublets),
         n_top_genes=CONFIG.hvg.n_top_genes,
         seed=CONFIG.seed,
         code=code("doublets"),

@@ -26,8 +26,7 @@ rule subset:
     resources:
         **requests("subset", "small_atlas"),
     params:
-        options=options(CONFIG.subset),
-        of_map=options(CONFIG.map, prefix="map"),
+        options=sections(subset=CONFIG.subset, map=CONFIG.map),
         seed=CONFIG.seed,
         code=code("subset"),
         atlas=subpath(input.store, parent=True),
@@ -35,7 +34,7 @@ rule subset:
         "sampling cells"
     shell:
         f"{RUN}"
-        " {input.script:q} --atlas {params.atlas:q} {params.options} {params.of_map}"
+        " {input.script:q} --atlas {params.atlas:q} {params.options}"
         " --seed {params.seed} --subset {output.subset:q}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"
 
@@ -61,7 +60,7 @@ rule neighbors:
     resources:
         **requests("neighbors", "small_atlas"),
     params:
-        options=options(CONFIG.neighbors),
+        options=sections(neighbors=CONFIG.neighbors),
         seed=CONFIG.seed,
         code=code("neighbors"),
     message:
@@ -96,7 +95,7 @@ rule umap:
     resources:
         **requests("umap", "small_atlas"),
     params:
-        options=options(CONFIG.umap),
+        options=sections(umap=CONFIG.umap),
         seed=CONFIG.seed,
         code=code("umap"),
     message:
@@ -131,7 +130,7 @@ rule leiden:
     resources:
         **requests("leiden", "small_atlas"),
     params:
-        options=options(CONFIG.leiden),
+        options=sections(leiden=CONFIG.leiden),
         seed=CONFIG.seed,
         code=code("leiden"),
     message:

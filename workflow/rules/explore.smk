@@ -29,7 +29,7 @@ checkpoint explore_cells:
     resources:
         **requests("explore_cells"),
     params:
-        options=options(CONFIG.explore.content),
+        options=sections(explore=CONFIG.explore.content),
         cells=result("--cells", CELLS),
         markers=MARKERS_OPTION,
         code=code("explore_cells"),
@@ -69,7 +69,7 @@ rule explore_plate:
     params:
         digests=digests_of_pixels,
         labels=plate_labels,
-        options=options(CONFIG.explore.content),
+        options=sections(explore=CONFIG.explore.content),
         cells=result("--cells", CELLS),
         markers=MARKERS_OPTION,
         code=code("explore_plate"),
@@ -111,7 +111,7 @@ rule explore:
     resources:
         **requests("explore"),
     params:
-        options=options(CONFIG.explore),
+        options=sections(explore=CONFIG.explore),
         pixels=each(f"{OUT}/plates/{{plate}}/pixels.h5", options=True),
         cells=result("--cells", CELLS),
         markers=MARKERS_OPTION,

@@ -26,7 +26,7 @@ rule harmony:
     resources:
         **requests("harmony", "small_atlas"),
     params:
-        options=as_is(options(CONFIG.harmony)),
+        options=sections(harmony=CONFIG.harmony),
         seed=CONFIG.seed,
         code=code("harmony"),
         merged=subpath(input.merged, parent=True),

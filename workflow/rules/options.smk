@@ -86,6 +86,11 @@ RARE_GENE_OPTION = (
 )
 
 
+def sections(**parts):
+    """Sections of the config, for the scripts that read them."""
+    return as_is(sections_option(**parts))
+
+
 def result(option, name, when=True):
     """An option with a file or store among the results; nothing if no step makes it."""
     return shlex.join([option, with_prefix(f"{OUT}/{name}")]) if when else ""
@@ -160,11 +165,6 @@ def consensus_options():
     at_least = map(str, CONFIG.consensus.min_plates_entries)
     manifests = with_prefix(f"{OUT}/manifests/hvg")
     return shlex.join([*top, "--min-plates", *at_least, "--manifests", manifests])
-
-
-def scale_option():
-    scale = CONFIG.scale
-    return f"--scale {options(scale, prefix='scale')}" if scale else ""
 
 
 def clusters_option():

@@ -71,7 +71,7 @@ rule qc_filter:
     resources:
         **requests("qc_filter", "small_plates"),
     params:
-        options=as_is(options(CONFIG.qc)),
+        options=sections(qc=CONFIG.qc),
         code=code("qc_filter"),
         store=subpath(input.store, parent=True),
     message:
@@ -109,7 +109,7 @@ rule normalize:
     resources:
         **requests("normalize", "small_plates"),
     params:
-        options=options(CONFIG.normalize),
+        options=sections(normalize=CONFIG.normalize),
         rare=rare_gene_counts,
         code=code("normalize"),
     message:
@@ -146,7 +146,7 @@ rule hvg:
     resources:
         **requests("hvg", "small_plates"),
     params:
-        options=options(CONFIG.hvg),
+        options=sections(hvg=CONFIG.hvg),
         min_cells=CONFIG.qc.min_cells or 0,
         rare=RARE_GENE_OPTION,
         code=code("hvg"),

@@ -27,7 +27,7 @@ rule pseudobulk:
     resources:
         **requests("pseudobulk", "small_plates"),
     params:
-        options=as_is(options(CONFIG.pseudobulk)),
+        options=sections(pseudobulk=CONFIG.pseudobulk),
         code=code("pseudobulk"),
         store=subpath(input.store, parent=True),
         sums=subpath(output.sums, parent=True),

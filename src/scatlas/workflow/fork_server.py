@@ -64,7 +64,8 @@ def warm_up(scripts: Path) -> None:
         run("load", "--source", source, "--store", store)
         run("qc_filter", "--store", store, "--table", qc, "--summary", folder / "qc.json")
         run("normalize", "--qc", qc, "--table", factors)
-        run("hvg", *counts, "--n-top-genes", 20, "--table", folder / "hvg.parquet")
+        config = ("--config", '{"hvg": {"n_top_genes": 20}}')
+        run("hvg", *counts, *config, "--table", folder / "hvg.parquet")
         genes = folder / "genes.tsv"
         genes.write_text("\n".join(["gene", *plate.var_names[:20], ""]))
         selected = ("--selected", folder / "selected.zarr", "--gram", folder / "gram.zarr")

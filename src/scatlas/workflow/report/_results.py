@@ -13,7 +13,7 @@ import pandas as pd
 from scatlas.errors import InputError
 from scatlas.io import read_cells
 from scatlas.io.files.local_zarr import open_with_zarr_python
-from scatlas.workflow.cell_filter import RULES
+from scatlas.workflow.cell_filter import BOUNDS
 from scatlas.workflow.report._atlas_map import AtlasMap
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Results:
             for facts in ("removed", "thresholds"):
                 summary[facts] = {
                     rule: summary[facts][rule]
-                    for rule in (*RULES, "doublets")
+                    for rule in ("filter", *BOUNDS, "doublets")
                     if rule in summary[facts]
                 }
         return summaries
