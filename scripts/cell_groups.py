@@ -38,7 +38,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--groups", type=Path, required=True, help="cell_groups.h5 to write")
     args = parser.parse_args(argv)
     stores = script.plate_paths(args.stores)
-    with script.run_script(args, outputs=[args.groups]) as facts:
+    with script.recorded_run(args, outputs=[args.groups]) as facts:
         facts["plates"], first = {}, 0
         with atomic_path(args.groups) as path, create_hdf5(path) as file:
             for plate, factors in script.plate_paths(args.size_factors).items():

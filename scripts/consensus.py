@@ -46,7 +46,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--list", type=Path, required=True, help="consensus_genes.tsv to write")
     parser.add_argument("--table", type=Path, required=True, help="consensus.parquet to write")
     args = parser.parse_args(argv)
-    with script.run_script(args, outputs=[args.list, args.table]) as facts:
+    with script.recorded_run(args, outputs=[args.list, args.table]) as facts:
         tables, missing = read_tables(script.plate_paths(args.hvg), args.manifests, args.genes)
         min_plates = min_plates_of(args.min_plates, len(tables))
         table = consensus_genes(

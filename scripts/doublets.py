@@ -47,7 +47,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     wanted = read_section(args, "doublets", Doublets)
     with (
-        script.run_script(args, outputs=[args.table, args.summary]) as facts,
+        script.recorded_run(args, outputs=[args.table, args.summary]) as facts,
         prefix_errors(f"plate {args.plate}"),
     ):
         table = read_cells(args.qc, [*METRICS, "keep"])

@@ -17,7 +17,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--markers", type=Path, help="markers.tsv, if there are marker genes")
     add_sections(parser, explore=ExploreContent)
     args = parser.parse_args(argv)
-    with script.run_script(args, outputs=[]) as facts:
+    with script.recorded_run(args, outputs=[]) as facts:
         cells, sample = MapCells(args.cells), MapCells(args.umap)
         content = read_section(args, "explore", ExploreContent)
         columns, genes = choose(cells, sample, content, args.markers)

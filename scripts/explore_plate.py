@@ -21,7 +21,7 @@ def main(argv: list[str] | None = None) -> None:
     add_sections(parser, explore=ExploreContent)
     args = parser.parse_args(argv)
     with (
-        script.run_script(args, outputs=[args.pixels]) as facts,
+        script.recorded_run(args, outputs=[args.pixels]) as facts,
         prefix_errors(f"plate {args.plate}"),
     ):
         cells, sample = MapCells(args.cells), MapCells(args.umap)

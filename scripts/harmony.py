@@ -22,7 +22,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     options = read_section(args, "harmony", Harmony).model_dump()
     key, n_pcs = options.pop("key"), options.pop("n_pcs")
-    with script.run_script(args, outputs=[args.harmony]) as facts:
+    with script.recorded_run(args, outputs=[args.harmony]) as facts:
         with open_tables(args.merged) as (obs, _):
             for name in key:
                 if name not in obs.columns:

@@ -54,7 +54,7 @@ def main(argv: list[str] | None = None) -> None:
         return cells, names, n_cells, moments
 
     with (
-        script.run_script(
+        script.recorded_run(
             args, outputs=[args.table], needs_gpu=lambda: inputs()[-1] is None
         ) as facts,
         prefix_errors(f"plate {args.plate}"),

@@ -36,7 +36,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     wanted = read_section(args, "integrate", Integrate)
     neighbors = read_section(args, "neighbors", Neighbors)
-    with script.run_script(args, outputs=[args.integrated]) as facts:
+    with script.recorded_run(args, outputs=[args.integrated]) as facts:
         adata = ad.read_h5ad(args.umap)
         label = wanted.label if wanted.label in adata.obs else None
         mix(adata, wanted, args.seed)

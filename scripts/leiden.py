@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> None:
     add_sections(parser, leiden=Leiden)
     args = parser.parse_args(argv)
     options = read_section(args, "leiden", Leiden)
-    with script.run_script(args, outputs=[args.leiden]) as facts:
+    with script.recorded_run(args, outputs=[args.leiden]) as facts:
         cells = read_sample(args.subset)
         add_graph(cells, args.neighbors)
         # It works where the components are, and needs none of them.

@@ -64,7 +64,7 @@ def main(argv: list[str] | None = None) -> None:
     check = partial(check_filter, args.filter, args.source) if args.filter else None
     # A cache, and so no part of the manifest: see scatlas.io.products.moments_store.
     caches = [args.moments] if args.moments else []
-    with script.run_script(args, outputs=[args.store], reports=caches) as facts:
+    with script.recorded_run(args, outputs=[args.store], reports=caches) as facts:
         kept = cells_of_moments(args)
         facts |= load_plate(
             args.source,

@@ -49,7 +49,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--mapped", type=Path, required=True, help="store to write")
     args = parser.parse_args(argv)
     with (
-        script.run_script(args, outputs=[args.mapped]) as facts,
+        script.recorded_run(args, outputs=[args.mapped]) as facts,
         prefix_errors(f"plate {args.plate}"),
     ):
         cells = read_cells(args.size_factors, ["row", "size_factor"])

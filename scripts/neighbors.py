@@ -22,7 +22,7 @@ def main(argv: list[str] | None = None) -> None:
     add_sections(parser, neighbors=Neighbors)
     args = parser.parse_args(argv)
     options = read_section(args, "neighbors", Neighbors)
-    with script.run_script(args, outputs=[args.neighbors]) as facts:
+    with script.recorded_run(args, outputs=[args.neighbors]) as facts:
         cells = read_sample(args.subset, obsm="X_pca")
         cells.obsm["X_pca"] = on_backend(cells.obsm["X_pca"])
         find_neighbors(

@@ -30,7 +30,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     normalize = read_section(args, "normalize", Normalize)
     with (
-        script.run_script(args, outputs=[args.table]) as facts,
+        script.recorded_run(args, outputs=[args.table]) as facts,
         prefix_errors(f"plate {args.plate}"),
     ):
         qc = read_cells(args.qc, ["total_counts", "keep"])

@@ -24,7 +24,7 @@ def main(argv: list[str] | None = None) -> None:
     add_sections(parser, pca=PCA, scale=Scale)
     args = parser.parse_args(argv)
     pca = read_section(args, "pca", PCA)
-    with script.run_script(args, outputs=[args.pca]) as facts:
+    with script.recorded_run(args, outputs=[args.pca]) as facts:
         sizes = script.block_sizes(args)
         # Smaller blocks: a projected cell takes more than its counts, here and in the writer.
         sizes["block_budget"] //= 4 if script.on_gpu(args) else 8

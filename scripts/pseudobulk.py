@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     by = read_section(args, "pseudobulk", Pseudobulk).by
     with (
-        script.run_script(args, outputs=[args.sums]) as facts,
+        script.recorded_run(args, outputs=[args.sums]) as facts,
         prefix_errors(f"plate {args.plate}"),
     ):
         cells = read_columns(args.store, args.plate, by, key="pseudobulk.by")

@@ -42,7 +42,7 @@ def main(argv: list[str] | None = None) -> None:
     qc = read_section(args, "qc", QC)
     wanted = [*METRICS, *(query_columns(qc.filter) if qc.filter else ())]
     with (
-        script.run_script(args, outputs=[args.table, args.summary]) as facts,
+        script.recorded_run(args, outputs=[args.table, args.summary]) as facts,
         open_tables(args.store) as (cells, genes),
     ):
         check_bound(args.plate, genes, qc)

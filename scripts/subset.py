@@ -26,7 +26,7 @@ def main(argv: list[str] | None = None) -> None:
     add_sections(parser, subset=Subset, map=Map)
     args = parser.parse_args(argv)
     subset, of_map = read_section(args, "subset", Subset), read_section(args, "map", Map)
-    with script.run_script(args, outputs=[args.subset]) as facts:
+    with script.recorded_run(args, outputs=[args.subset]) as facts:
         n_cells, n_comps = open_with_zarr_python(args.atlas)["obsm/X_pca"].shape
         wanted = sample_size(n_cells, n_comps, subset, of_map)
         if wanted == n_cells:

@@ -23,7 +23,7 @@ def main(argv: list[str] | None = None) -> None:
     add_sections(parser, umap=UMAP)
     args = parser.parse_args(argv)
     options = read_section(args, "umap", UMAP)
-    with script.run_script(args, outputs=[args.umap]) as facts:
+    with script.recorded_run(args, outputs=[args.umap]) as facts:
         cells = read_sample(args.subset, obsm="X_pca")
         add_graph(cells, args.neighbors)
         # It works where the components are.

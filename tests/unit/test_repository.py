@@ -30,37 +30,12 @@ EXTRAS = {
     "gpu-cu12": ["workflow", "gpu-cu12"],
     "gpu-cu13": ["workflow", "gpu-cu13"],
 }
-RULES = ["load", "qc_filter", "normalize", "hvg", "consensus", "select_genes"]
-RULES += [
-    "concat_on_disk",
-    "pca",
-    "atlas",
-    "subset",
-    "neighbors",
-    "umap",
-    "leiden",
-    "embedding",
-    "map",
-    "reference",
-    "map_plate",
-    "map_report",
-    "extend",
-    "cell_groups",
-    "group_sums",
-    "markers",
-    "report",
-    "explore_cells",
-    "explore_plate",
-    "explore",
-    "split",
-    "pseudobulk",
-    "merge_pseudobulk",
-    "doublets",
-    "harmony",
-    "integrate",
-    "by_gene",
-    "publish",
-]
+# `base` runs the script of `atlas`.
+RULES = {
+    rule
+    for file in (ROOT / "workflow/rules").glob("*.smk")
+    for rule in re.findall(r"^(?:rule|checkpoint) (\w+):", file.read_text(), re.MULTILINE)
+} - {"base"}
 
 
 @functools.cache
@@ -138,7 +113,7 @@ def locked_version(lock: str, name: str) -> str:
         "config/demo.yaml",
         "config/tahoe-100m.yaml",
         "pyproject.toml",
-        *(f"scripts/{rule}.py" for rule in RULES),
+        *(f"scripts/{rule}.py" for rule in sorted(RULES)),
         *(f"envs/{lock}.lock.txt" for lock in LOCKS),
         *(f"envs/{environment}.yaml" for environment in ("cpu", "gpu-cu12", "gpu-cu13")),
     ],

@@ -13,7 +13,6 @@ import pytest
 import yaml
 
 from scatlas.datasets import simulate_plates, write_release
-from scatlas.workflow.costs import COSTS
 from tests.unit.io.test_text_matrices import split_pipe, write
 from tests.workflow import warm
 from tests.workflow.conftest import SAMPLE_STEPS
@@ -27,18 +26,6 @@ ATLAS_RULES = ("consensus", "concat_on_disk", "pca", "base", "subset", *SAMPLE_S
 ATLAS_RULES += ("atlas", "by_gene", "cell_groups", "markers", "report")
 ATLAS_RULES += ("explore_cells", "explore")
 GPU_RULES = ("hvg", "select_genes", "pca", "neighbors", "umap", "leiden", "map", "integrate")
-ON_DEMAND = (
-    "simulate",
-    "split",
-    "pseudobulk",
-    "merge_pseudobulk",
-    "doublets",
-    "harmony",
-    "integrate",
-    "publish",
-)
-# Of new plates on a finished atlas.
-NEW_PLATES = ("reference", "map_plate", "map_report", "extend")
 
 
 def snakemake(*options: str, folder: Path, snakefile: Path = ROOT / "Snakefile", **env: str) -> str:
@@ -153,7 +140,11 @@ DIRECTIVES = directives()
 
 
 def test_every_rule_is_seen():
-    assert set(DIRECTIVES) == {*PLATE_RULES, *ATLAS_RULES, *ON_DEMAND, *NEW_PLATES}
+    assert set(DIRECTIVES) > {*PLATE_RULES, *ATLAS_RULES}
+    texts = [path.read_text() for path in (ROOT / "workflow/rules").glob("*.smk")]
+    assert len(DIRECTIVES) == sum(
+        len(re.findall(r"^(?:rule|checkpoint) ", text, re.MULTILINE)) for text in texts
+    )
 
 
 @pytest.mark.parametrize("rule", DIRECTIVES)
@@ -172,7 +163,6 @@ def test_every_rule_says_what_it_needs_and_where_it_reports(rule: str):
     assert (ROOT / "workflow/rules" / parts["conda"].strip('"')).resolve().is_file()
     assert int(parts["retries"]) == 2
     assert parts["threads"] == f'threads_for("{rule}")'
-    assert rule in COSTS
     counter = "small_plates" if "{plate}" in parts["log"] else "small_atlas"
     counters = {"", f', "{counter}"'} if parts.get("group", '"')[0] == '"' else {f', "{counter}"'}
     assert parts["resources"] in {f'**requests("{rule}"{counter}),' for counter in counters}

@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.context import ForkProcess
 
-# Seconds between two looks whether the owner still runs.
-_OWNER_INTERVAL = 1.0
+# Seconds between two looks whether Snakemake still runs.
+_SNAKEMAKE_INTERVAL = 1.0
 
 
 def main() -> None:
-    """Serve at the socket, for the owner and with the scripts of the arguments."""
-    number, owner, scripts = sys.argv[1:]
-    with socket.socket(fileno=int(number)) as door:
+    """Serve at the socket, for a Snakemake and with the scripts of the arguments."""
+    number, snakemake_pid, scripts = sys.argv[1:]
+    with socket.socket(fileno=int(number)) as listener:
         warm_up(Path(scripts))
-        door.listen(128)  # until now clients are refused, or wait on few cores
-        serve(door, int(owner), run_script)
+        listener.listen(128)  # until now clients are refused, or wait on few cores
+        serve(listener, int(snakemake_pid), run_script)
 
 
 def warm_up(scripts: Path) -> None:
@@ -72,26 +72,28 @@ def warm_up(scripts: Path) -> None:
         run("select_genes", *counts, "--genes", genes, *selected)
 
 
-def serve(door: socket.socket, owner: int, run: Callable[[dict[str, Any]], None]) -> None:
-    """Fork a process for each client of the listening socket ``door``, until the process ``owner``
-    has ended and no client is left. The forked process calls ``run`` with the request.
+def serve(
+    listener: socket.socket, snakemake_pid: int, run: Callable[[dict[str, Any]], None]
+) -> None:
+    """Fork a process, which calls ``run`` with the request, for each client of a listening socket,
+    until Snakemake has ended and no client is left.
     """
     gc.collect()
     gc.freeze()  # a collection would copy the pages of all imported objects into each process
     forked = multiprocessing.get_context("fork")
     jobs: dict[socket.socket, ForkProcess] = {}
-    while jobs or _runs(owner):
+    while jobs or _runs(snakemake_pid):
         ends = {process.sentinel: client for client, process in jobs.items()}
-        for ready in wait([door, *jobs, *ends], _OWNER_INTERVAL):
-            if ready is door:
-                client = door.accept()[0]
+        for ready in wait([listener, *jobs, *ends], _SNAKEMAKE_INTERVAL):
+            if ready is listener:
+                client = listener.accept()[0]
                 try:
                     files, request = _read(client)
                 except ValueError:  # the client was killed during its request
                     client.close()
                     continue
                 process = forked.Process(
-                    target=_run, args=(run, request, files, [door, client, *jobs])
+                    target=_run, args=(run, request, files, [listener, client, *jobs])
                 )
                 process.start()
                 with suppress(OSError):

@@ -522,7 +522,7 @@ def test_keys_out_of_bounds_are_named_as_in_the_config():
         parsed("""--config '{"qc": {"max_pct_mt": 300}}'""", qc=QC)
     with pytest.raises(ConfigError, match=r"min_genes \(3\) is above max_genes \(2\)"):
         parsed("""--config '{"qc": {"min_genes": 3, "max_genes": 2}}'""", qc=QC)
-    with pytest.raises(ConfigError, match=r"qc.min_gene\b.*min_genes"):
+    with pytest.raises(ConfigError, match=r"unknown key 'min_gene': did you mean 'min_genes'"):
         parsed("""--config '{"qc": {"min_gene": 3}}'""", qc=QC)
 
 
