@@ -88,7 +88,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Job:
-    """A job whose cost is asked for; its size is that of its plate, or of the atlas."""
+    """A job with the size of its plate, or of the atlas."""
 
     of: Estimates
     plate: str | None
