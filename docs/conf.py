@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sphinx import addnodes
 
 from scatlas import __version__
+from scatlas.workflow.config.generate import schema_files
 
 if TYPE_CHECKING:
     from docutils import nodes
@@ -125,7 +126,9 @@ def _unlink_folders(app: Sphinx, doctree: nodes.document) -> None:
 
 
 def _write_top_files(app: Sphinx, exception: Exception | None) -> None:
-    """Write an index.html that redirects to the first page, and llms.txt with links to pages."""
+    """Write an index.html that redirects to the first page, llms.txt with links to pages, and the
+    schemas of config and plate sheet for editors.
+    """
     if exception is None and app.builder.format == "html":
         target = f"{root_doc}.html"
         (Path(app.outdir) / "index.html").write_text(
@@ -134,6 +137,8 @@ def _write_top_files(app: Sphinx, exception: Exception | None) -> None:
         )
         text = (ROOT / "llms.txt").read_text("utf-8")
         (Path(app.outdir) / "llms.txt").write_text(text.replace(".md)", ".html)"), "utf-8")
+        for name, schema in schema_files().items():
+            (Path(app.outdir) / name).write_text(schema, "utf-8")
 
 
 def setup(app: Sphinx) -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scatlas.datasets import simulate_plate, write_plate
+from scatlas.workflow.command_line import COMMON_KEYS, EXIT_CODES, JSON_KEYS
 from scatlas.workflow.command_line import main as command_line
-from scatlas.workflow.command_line.output import COMMON_KEYS, EXIT_CODES, JSON_KEYS
 from scatlas.workflow.config.generate import inline_yaml, leaves
 from scatlas.workflow.config.messages import allowed, inline
 from scatlas.workflow.config.sections import Config

@@ -39,16 +39,15 @@ _MEND = re.compile(rf"(?:[:;]|, so) (?=(?:or )?(?:{VERBS}|pip install)\b)")
 # Sections by the beginning of the path of the file, the first that fits.
 AREAS = {
     "The config and the plate sheet": (
-        *("workflow/config/", "workflow/cell_filter", "workflow/strata", "workflow/sample_size"),
-        "workflow/obs_columns",
+        *("workflow/config/", "workflow/cell_filter", "workflow/strata", "workflow/sizes"),
     ),
-    "The command scatlas": ("workflow/command_line/", "workflow/snakefile"),
+    "The command scatlas": ("workflow/command_line/", "workflow/code_hash"),
     "Files of plates": ("io/files/", "io/matrices/", "io/tables/"),
     "Plates that do not fit together, and other steps of the workflow": (
         *("io/products/", "workflow/consensus", "workflow/integrity", "workflow/report/"),
         *("workflow/rules/", "scripts/", "matrix/markers"),
     ),
-    "New plates on an atlas": ("workflow/new_plates", "workflow/atlas_genes"),
+    "New plates on an atlas": ("workflow/new_plates", "workflow/reference"),
     "Exports of an atlas, and the page explore.html": ("export/", "workflow/explore/"),
     "Reproducing an atlas": ("workflow/reproduce", "workflow/provenance"),
     "GPUs and clusters of workers": ("compute/", "arrays/", "errors"),

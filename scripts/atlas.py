@@ -21,7 +21,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--recipe", help="settings and plates, as JSON; without: no record")
     parser.add_argument("--manifests", type=Path, help="folder of all manifests, with --recipe")
     args = parser.parse_args(argv)
-    with script.run_script(args, outputs=[args.atlas]) as facts:
+    with script.recorded_run(args, outputs=[args.atlas]) as facts:
         genes = pd.read_parquet(args.genes)
         record = provenance.record(args.recipe, args.manifests) if args.recipe else None
         facts |= assemble(

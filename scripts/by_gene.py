@@ -13,7 +13,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--merged", type=Path, required=True, help="merged.zarr")
     parser.add_argument("--by-gene", type=Path, required=True, help="by_gene.zarr to write")
     args = parser.parse_args(argv)
-    with script.run_script(args, outputs=[args.by_gene]) as facts:
+    with script.recorded_run(args, outputs=[args.by_gene]) as facts:
         facts |= write_gene_copy(args.merged, args.by_gene, block_budget=script.block_budget(args))
 
 

@@ -17,7 +17,7 @@ from scatlas.io.files.hdf5_elements import create_hdf5
 from scatlas.io.files.local_zarr import open_with_zarr_python
 from scatlas.io.tables.column import Column
 from scatlas.workflow import script
-from scatlas.workflow.obs_columns import read_columns
+from scatlas.workflow.cell_filter import read_columns
 from scatlas.workflow.sample import ATLAS_ROW
 
 
@@ -38,7 +38,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--groups", type=Path, required=True, help="cell_groups.h5 to write")
     args = parser.parse_args(argv)
     stores = script.plate_paths(args.stores)
-    with script.run_script(args, outputs=[args.groups]) as facts:
+    with script.recorded_run(args, outputs=[args.groups]) as facts:
         facts["plates"], first = {}, 0
         with atomic_path(args.groups) as path, create_hdf5(path) as file:
             for plate, factors in script.plate_paths(args.size_factors).items():

@@ -19,7 +19,7 @@ def main(argv: list[str] | None = None) -> None:
     script.add_labels(parser)
     parser.add_argument("--genes", choices=get_args(GeneRule), default="same")
     args = parser.parse_args(argv)
-    with script.run_script(args, outputs=[args.merged]) as facts:
+    with script.recorded_run(args, outputs=[args.merged]) as facts:
         facts |= concat_on_disk(
             script.plate_paths(args.selected),
             args.merged,

@@ -12,7 +12,7 @@ from scatlas.columns import GeneRule
 from scatlas.errors import InputError
 from scatlas.io import atomic_path
 from scatlas.workflow import script
-from scatlas.workflow.config.min_plates import min_plates_of
+from scatlas.workflow.config import min_plates_of
 from scatlas.workflow.consensus import consensus_genes, plates_with_other_genes
 from scatlas.workflow.left_out import left_out, sentences
 
@@ -46,7 +46,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--list", type=Path, required=True, help="consensus_genes.tsv to write")
     parser.add_argument("--table", type=Path, required=True, help="consensus.parquet to write")
     args = parser.parse_args(argv)
-    with script.run_script(args, outputs=[args.list, args.table]) as facts:
+    with script.recorded_run(args, outputs=[args.list, args.table]) as facts:
         tables, missing = read_tables(script.plate_paths(args.hvg), args.manifests, args.genes)
         min_plates = min_plates_of(args.min_plates, len(tables))
         table = consensus_genes(

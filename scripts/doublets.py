@@ -22,7 +22,7 @@ from scatlas.io import (
 from scatlas.io.tables.cell_parquet import kept_names
 from scatlas.matrix.scrublet import scrublet_of_counts
 from scatlas.workflow import script
-from scatlas.workflow.config.cli_options import add_options, from_options
+from scatlas.workflow.config.cli_options import add_sections, read_section
 from scatlas.workflow.config.sections import Doublets
 
 if TYPE_CHECKING:
@@ -43,11 +43,11 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0, help="random seed")
     parser.add_argument("--table", type=Path, required=True, help="doublets.parquet to write")
     parser.add_argument("--summary", type=Path, required=True, help="doublets.json to write")
-    add_options(parser, Doublets)
+    add_sections(parser, doublets=Doublets)
     args = parser.parse_args(argv)
-    wanted = from_options(args, Doublets)
+    wanted = read_section(args, "doublets", Doublets)
     with (
-        script.run_script(args, outputs=[args.table, args.summary]) as facts,
+        script.recorded_run(args, outputs=[args.table, args.summary]) as facts,
         prefix_errors(f"plate {args.plate}"),
     ):
         table = read_cells(args.qc, [*METRICS, "keep"])

@@ -17,7 +17,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--parts", type=Path, nargs="+", required=True, help="h5ad of each step")
     parser.add_argument("--embedding", type=Path, required=True, help="h5ad to write")
     args = parser.parse_args(argv)
-    with script.run_script(args, outputs=[args.embedding]) as facts:
+    with script.recorded_run(args, outputs=[args.embedding]) as facts:
         with atomic_path(args.embedding) as path:
             join_files(path, args.subset, args.parts)
         with h5py.File(args.embedding, "r") as file:

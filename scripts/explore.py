@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from scatlas.workflow import script
-from scatlas.workflow.config.cli_options import add_options, from_options
+from scatlas.workflow.config.cli_options import add_sections, read_section
 from scatlas.workflow.config.sections import Explore
 from scatlas.workflow.explore import MapCells, build, choose, count_pixels
 
@@ -17,10 +17,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--integrated", type=Path, help="integrated.h5ad, if there is one")
     parser.add_argument("--markers", type=Path, help="markers.tsv, if there are marker genes")
     parser.add_argument("--html", type=Path, required=True, help="explore.html to write")
-    add_options(parser, Explore)
+    add_sections(parser, explore=Explore)
     args = parser.parse_args(argv)
-    wanted = from_options(args, Explore)
-    with script.run_script(args, outputs=[args.html]) as facts:
+    wanted = read_section(args, "explore", Explore)
+    with script.recorded_run(args, outputs=[args.html]) as facts:
         cells, sample = MapCells(args.cells), MapCells(args.umap)
         columns, genes = choose(cells, sample, wanted, args.markers)
         sizes = script.block_sizes(args)

@@ -19,7 +19,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--manifests", type=Path, required=True, help="folder of all manifests")
     parser.add_argument("--atlas", type=Path, required=True, help="atlas.zarr to write")
     args = parser.parse_args(argv)
-    with script.run_script(args, outputs=[args.atlas]) as facts:
+    with script.recorded_run(args, outputs=[args.atlas]) as facts:
         facts |= extend(
             args.old,
             script.plate_paths(args.mapped),

@@ -26,7 +26,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--sums", type=Path, required=True, help="group_sums.h5ad to write")
     args = parser.parse_args(argv)
     with (
-        script.run_script(args, outputs=[args.sums]) as facts,
+        script.recorded_run(args, outputs=[args.sums]) as facts,
         prefix_errors(f"plate {args.plate}"),
     ):
         cells = read_cells(args.size_factors, ["row", "size_factor"])

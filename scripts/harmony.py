@@ -8,7 +8,7 @@ from scatlas.errors import InputError
 from scatlas.io import open_tables, read_components, write_embedding
 from scatlas.matrix.harmony import harmonize
 from scatlas.workflow import script
-from scatlas.workflow.config.cli_options import add_options, from_options
+from scatlas.workflow.config.cli_options import add_sections, read_section
 from scatlas.workflow.config.sections import Harmony
 
 
@@ -18,11 +18,11 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--pca", type=Path, required=True, help="pca.zarr")
     parser.add_argument("--seed", type=int, default=0, help="random seed")
     parser.add_argument("--harmony", type=Path, required=True, help="harmony.zarr to write")
-    add_options(parser, Harmony)
+    add_sections(parser, harmony=Harmony)
     args = parser.parse_args(argv)
-    options = from_options(args, Harmony).model_dump()
+    options = read_section(args, "harmony", Harmony).model_dump()
     key, n_pcs = options.pop("key"), options.pop("n_pcs")
-    with script.run_script(args, outputs=[args.harmony]) as facts:
+    with script.recorded_run(args, outputs=[args.harmony]) as facts:
         with open_tables(args.merged) as (obs, _):
             for name in key:
                 if name not in obs.columns:

@@ -19,8 +19,8 @@ from scatlas.matrix.hvg_shares import hvg_of_share_moments, share_moments, targe
 from scatlas.matrix.size_factors import size_factors_by_row
 from scatlas.workflow import script
 from scatlas.workflow.cell_filter import frequent_genes
-from scatlas.workflow.config.cli_options import add_options, from_options
-from scatlas.workflow.config.sections import HVG
+from scatlas.workflow.config.cli_options import add_sections, read_section
+from scatlas.workflow.config.plate_sections import HVG
 
 if TYPE_CHECKING:
     from scatlas.kernels.moments.shares import ShareMoments
@@ -39,9 +39,9 @@ def main(argv: list[str] | None = None) -> None:
         "--drop-rare-genes", type=int, help="leave out genes seen in fewer of all cells"
     )
     parser.add_argument("--table", type=Path, required=True, help="hvg.parquet to write")
-    add_options(parser, HVG)
+    add_sections(parser, hvg=HVG)
     args = parser.parse_args(argv)
-    hvg = from_options(args, HVG)
+    hvg = read_section(args, "hvg", HVG)
 
     @cache
     def inputs() -> tuple[pd.DataFrame, Any, Any, ShareMoments | None]:
@@ -54,7 +54,7 @@ def main(argv: list[str] | None = None) -> None:
         return cells, names, n_cells, moments
 
     with (
-        script.run_script(
+        script.recorded_run(
             args, outputs=[args.table], needs_gpu=lambda: inputs()[-1] is None
         ) as facts,
         prefix_errors(f"plate {args.plate}"),

@@ -18,8 +18,9 @@ from scatlas.pp import neighbors as find_neighbors
 from scatlas.tl import leiden, lisi
 from scatlas.tl import umap as map_cells
 from scatlas.workflow import script
-from scatlas.workflow.config.cli_options import add_options, from_options
-from scatlas.workflow.config.sections import UMAP, Integrate, Leiden, Neighbors
+from scatlas.workflow.config.atlas_sections import UMAP, Leiden, Neighbors
+from scatlas.workflow.config.cli_options import add_sections, read_section
+from scatlas.workflow.config.sections import Integrate
 
 logger = logging.getLogger("scatlas")
 MIXED = "X_pca_harmony"
@@ -31,13 +32,11 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--umap", type=Path, required=True, help="umap.h5ad")
     parser.add_argument("--seed", type=int, default=0, help="random seed")
     parser.add_argument("--integrated", type=Path, required=True, help="integrated.h5ad to write")
-    add_options(parser, Integrate, prefix="integrate")
-    for section in (Neighbors, UMAP, Leiden):
-        add_options(parser, section)
+    add_sections(parser, integrate=Integrate, neighbors=Neighbors, umap=UMAP, leiden=Leiden)
     args = parser.parse_args(argv)
-    wanted = from_options(args, Integrate, prefix="integrate")
-    neighbors = from_options(args, Neighbors)
-    with script.run_script(args, outputs=[args.integrated]) as facts:
+    wanted = read_section(args, "integrate", Integrate)
+    neighbors = read_section(args, "neighbors", Neighbors)
+    with script.recorded_run(args, outputs=[args.integrated]) as facts:
         adata = ad.read_h5ad(args.umap)
         label = wanted.label if wanted.label in adata.obs else None
         mix(adata, wanted, args.seed)
@@ -82,8 +81,8 @@ def mix(adata: ad.AnnData, wanted: Integrate, seed: int) -> None:
 
 def draw(adata: ad.AnnData, args: argparse.Namespace) -> None:
     """Map and clusters of the mixed cells, beside those that are there."""
-    min_dist = from_options(args, UMAP).min_dist
-    resolution = from_options(args, Leiden).resolution
+    min_dist = read_section(args, "umap", UMAP).min_dist
+    resolution = read_section(args, "leiden", Leiden).resolution
     keys = {"random_state": args.seed, "neighbors_key": "harmony"}
     map_cells(adata, min_dist=min_dist, key_added="X_umap_harmony", **keys)
     leiden(

@@ -11,10 +11,10 @@ from scatlas.get import on_backend
 from scatlas.io import atomic_path
 from scatlas.tl import leiden as find_clusters
 from scatlas.workflow import script
-from scatlas.workflow.config.cli_options import add_options, from_options
-from scatlas.workflow.config.sections import Leiden
+from scatlas.workflow.config.atlas_sections import Leiden
+from scatlas.workflow.config.cli_options import add_sections, read_section
 from scatlas.workflow.sample import add_graph, read_sample, write_part
-from scatlas.workflow.sample_size import IGRAPH_CELLS
+from scatlas.workflow.sizes import IGRAPH_CELLS
 
 logger = logging.getLogger("scatlas")
 
@@ -26,10 +26,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--neighbors", type=Path, required=True, help="neighbors.h5ad")
     parser.add_argument("--seed", type=int, default=0, help="random seed")
     parser.add_argument("--leiden", type=Path, required=True, help="h5ad to write")
-    add_options(parser, Leiden)
+    add_sections(parser, leiden=Leiden)
     args = parser.parse_args(argv)
-    options = from_options(args, Leiden)
-    with script.run_script(args, outputs=[args.leiden]) as facts:
+    options = read_section(args, "leiden", Leiden)
+    with script.recorded_run(args, outputs=[args.leiden]) as facts:
         cells = read_sample(args.subset)
         add_graph(cells, args.neighbors)
         # It works where the components are, and needs none of them.

@@ -15,8 +15,13 @@ from scatlas.io.files.cell_files import ListColumns
 from scatlas.io.matrices.source import Sample
 from scatlas.io.products.load_statistics import write_moments
 from scatlas.workflow import script
-from scatlas.workflow.cell_filter import RULES, evaluate_filter, kept_by_bounds, mitochondrial_bound
-from scatlas.workflow.config.cell_query import decides_each_cell_alone, query_columns
+from scatlas.workflow.cell_filter import (
+    BOUNDS,
+    evaluate_filter,
+    kept_by_bounds,
+    mitochondrial_bound,
+)
+from scatlas.workflow.config.values import decides_each_cell_alone, query_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +64,7 @@ def main(argv: list[str] | None = None) -> None:
     check = partial(check_filter, args.filter, args.source) if args.filter else None
     # A cache, and so no part of the manifest: see scatlas.io.products.load_statistics.
     caches = [args.moments] if args.moments else []
-    with script.run_script(args, outputs=[args.store], reports=caches) as facts:
+    with script.recorded_run(args, outputs=[args.store], reports=caches) as facts:
         kept = cells_of_moments(args)
         facts |= load_plate(
             args.source,
@@ -123,7 +128,7 @@ def cells_of_moments(args: argparse.Namespace) -> Callable[[Table], KeptCells] |
         return None
     reason = args.kept_cells.get("unknown")
     if reason is None:
-        bounds = {rule: args.kept_cells["bounds"][rule] for rule in RULES}
+        bounds = {rule: args.kept_cells["bounds"][rule] for rule in ("filter", *BOUNDS)}
         expression = bounds["filter"]
         if not (
             expression

@@ -13,7 +13,7 @@ from scatlas.io.products.embeddings import write_map
 from scatlas.matrix import inverted_lists
 from scatlas.matrix.reference_map import map_cells
 from scatlas.workflow import script
-from scatlas.workflow.sample_map import read_map
+from scatlas.workflow.sample import read_map
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,7 +34,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0, help="random seed")
     parser.add_argument("--map", type=Path, required=True, help="map.zarr to write")
     args = parser.parse_args(argv)
-    with script.run_script(args, outputs=[args.map]) as facts:
+    with script.recorded_run(args, outputs=[args.map]) as facts:
         found = read_map(args.subset, args.neighbors, args.umap, args.leiden)
         sample = found.sample
         components = open_rows(args.pca, "X_pca")

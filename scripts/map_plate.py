@@ -29,9 +29,8 @@ from scatlas.matrix.reference_map import (
 from scatlas.matrix.select_normalize import select_and_log_normalize
 from scatlas.matrix.size_factors import size_factors_by_row
 from scatlas.workflow import script
-from scatlas.workflow.atlas_genes import find_genes
 from scatlas.workflow.cell_filter import doublet_columns
-from scatlas.workflow.reference import read_reference
+from scatlas.workflow.reference import find_genes, read_reference
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,7 +52,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--mapped", type=Path, required=True, help="store to write")
     args = parser.parse_args(argv)
     with (
-        script.run_script(args, outputs=[args.mapped]) as facts,
+        script.recorded_run(args, outputs=[args.mapped]) as facts,
         prefix_errors(f"plate {args.plate}"),
     ):
         cells = read_cells(args.size_factors, ["row", "size_factor"])

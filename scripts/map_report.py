@@ -26,7 +26,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--tables", type=Path, required=True, help="folder for the TSVs")
     parser.add_argument("--report", type=Path, required=True, help="report.html to write")
     args = parser.parse_args(argv)
-    with script.run_script(args, outputs=[args.report, args.figures, args.tables]) as facts:
+    with script.recorded_run(args, outputs=[args.report, args.figures, args.tables]) as facts:
         results = report.NewPlates(
             args.reference, script.plate_paths(args.mapped), script.plate_paths(args.facts)
         )

@@ -37,7 +37,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--wilcoxon", type=Path, help="markers_wilcoxon.tsv to write")
     args = parser.parse_args(argv)
     outputs = [args.table, args.means, *([args.wilcoxon] if args.wilcoxon else [])]
-    with script.run_script(args, outputs=outputs) as facts:
+    with script.recorded_run(args, outputs=outputs) as facts:
         found = rank_markers(merge_plates(script.plate_paths(args.sums), args.genes), args.n_genes)
         write_table(args.table, found.table)
         names = found.groups["by"] + ": " + found.groups["group"]

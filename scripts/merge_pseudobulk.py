@@ -19,7 +19,7 @@ def main(argv: list[str] | None = None) -> None:
     script.add_labels(parser)
     parser.add_argument("--pseudobulk", type=Path, required=True, help="pseudobulk.h5ad to write")
     args = parser.parse_args(argv)
-    with script.run_script(args, outputs=[args.pseudobulk]) as facts:
+    with script.recorded_run(args, outputs=[args.pseudobulk]) as facts:
         facts |= merge_sums(
             script.plate_paths(args.sums),
             args.pseudobulk,

@@ -8,8 +8,8 @@ from scatlas.get import on_backend
 from scatlas.io import atomic_path
 from scatlas.pp import neighbors as find_neighbors
 from scatlas.workflow import script
-from scatlas.workflow.config.cli_options import add_options, from_options
-from scatlas.workflow.config.sections import Neighbors
+from scatlas.workflow.config.atlas_sections import Neighbors
+from scatlas.workflow.config.cli_options import add_sections, read_section
 from scatlas.workflow.sample import read_sample, write_part
 
 
@@ -19,10 +19,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--subset", type=Path, required=True, help="subset.h5ad")
     parser.add_argument("--seed", type=int, default=0, help="random seed")
     parser.add_argument("--neighbors", type=Path, required=True, help="h5ad to write")
-    add_options(parser, Neighbors)
+    add_sections(parser, neighbors=Neighbors)
     args = parser.parse_args(argv)
-    options = from_options(args, Neighbors)
-    with script.run_script(args, outputs=[args.neighbors]) as facts:
+    options = read_section(args, "neighbors", Neighbors)
+    with script.recorded_run(args, outputs=[args.neighbors]) as facts:
         cells = read_sample(args.subset, obsm="X_pca")
         cells.obsm["X_pca"] = on_backend(cells.obsm["X_pca"])
         find_neighbors(

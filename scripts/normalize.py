@@ -13,8 +13,8 @@ from scatlas.io import atomic_path, read_cells, write_cells
 from scatlas.io.tables.cell_parquet import kept_names
 from scatlas.matrix.size_factors import size_factors
 from scatlas.workflow import script
-from scatlas.workflow.config.cli_options import add_options, from_options
-from scatlas.workflow.config.sections import Normalize
+from scatlas.workflow.config.cli_options import add_sections, read_section
+from scatlas.workflow.config.plate_sections import Normalize
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -26,11 +26,11 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--drop-rare-genes", type=int, help="do not count genes seen in fewer of all cells"
     )
-    add_options(parser, Normalize)
+    add_sections(parser, normalize=Normalize)
     args = parser.parse_args(argv)
-    normalize = from_options(args, Normalize)
+    normalize = read_section(args, "normalize", Normalize)
     with (
-        script.run_script(args, outputs=[args.table]) as facts,
+        script.recorded_run(args, outputs=[args.table]) as facts,
         prefix_errors(f"plate {args.plate}"),
     ):
         qc = read_cells(args.qc, ["total_counts", "keep"])

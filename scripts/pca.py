@@ -12,29 +12,27 @@ from scatlas.matrix.components import components
 from scatlas.matrix.gene_scale import GeneScale
 from scatlas.matrix.gram import gram_stats_of_plates
 from scatlas.workflow import script
-from scatlas.workflow.config.cli_options import add_options, from_options
-from scatlas.workflow.config.sections import PCA, Scale
+from scatlas.workflow.config.atlas_sections import PCA, Scale
+from scatlas.workflow.config.cli_options import add_sections, read_section
 
 
 def main(argv: list[str] | None = None) -> None:
     parser = script.parser(__doc__, gpu=True)
     parser.add_argument("--merged", type=Path, required=True, help="merged.zarr")
     parser.add_argument("--grams", nargs="+", type=Path, required=True, help="gram.zarr of each")
-    parser.add_argument("--scale", action="store_true", help="scale the genes first")
     parser.add_argument("--pca", type=Path, required=True, help="pca.zarr to write")
-    add_options(parser, PCA)
-    add_options(parser, Scale, prefix="scale")
+    add_sections(parser, pca=PCA, scale=Scale)
     args = parser.parse_args(argv)
-    pca = from_options(args, PCA)
-    with script.run_script(args, outputs=[args.pca]) as facts:
+    pca = read_section(args, "pca", PCA)
+    with script.recorded_run(args, outputs=[args.pca]) as facts:
         sizes = script.block_sizes(args)
         # Smaller blocks: a projected cell takes more than its counts, here and in the writer.
         sizes["block_budget"] //= 4 if script.on_gpu(args) else 8
         x, var = read_matrix(args.merged, **sizes)
         x, zeros = on_backend(x), None
         stats = gram_stats_of_plates(x, [StoredGram.open(path) for path in args.grams])
-        if args.scale:
-            wanted = from_options(args, Scale, prefix="scale")
+        if "scale" in args.config:
+            wanted = read_section(args, "scale", Scale)
             scale = GeneScale.from_stats(stats, **wanted.model_dump())
             x, zeros = scale.shift(x), scale.zeros
             stats = scale.stats(stats, x)

@@ -11,9 +11,9 @@ from scatlas.errors import prefix_errors
 from scatlas.get import aggregate_cells
 from scatlas.io import CsrWriter, read_cells, read_matrix
 from scatlas.workflow import script
-from scatlas.workflow.config.cli_options import add_options, from_options
+from scatlas.workflow.cell_filter import read_columns
+from scatlas.workflow.config.cli_options import add_sections, read_section
 from scatlas.workflow.config.sections import Pseudobulk
-from scatlas.workflow.obs_columns import read_columns
 
 # Sums that are made sparse at once.
 AT_ONCE = 2**22
@@ -25,11 +25,11 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--store", type=Path, required=True, help="the plate's counts.zarr")
     parser.add_argument("--qc", type=Path, required=True, help="the plate's qc.parquet")
     parser.add_argument("--sums", type=Path, required=True, help="pseudobulk.zarr to write")
-    add_options(parser, Pseudobulk)
+    add_sections(parser, pseudobulk=Pseudobulk)
     args = parser.parse_args(argv)
-    by = from_options(args, Pseudobulk).by
+    by = read_section(args, "pseudobulk", Pseudobulk).by
     with (
-        script.run_script(args, outputs=[args.sums]) as facts,
+        script.recorded_run(args, outputs=[args.sums]) as facts,
         prefix_errors(f"plate {args.plate}"),
     ):
         cells = read_columns(args.store, args.plate, by, key="pseudobulk.by")

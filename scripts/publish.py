@@ -14,7 +14,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--names", nargs="+", required=True, help="results to copy")
     parser.add_argument("--address", required=True, help="where")
     args = parser.parse_args(argv)
-    with script.run_script(args, outputs=[]) as facts:
+    with script.recorded_run(args, outputs=[]) as facts:
         journal = args.manifest.with_suffix(".uploads")
         facts |= publish(args.folder, args.names, args.address, journal=journal)
 

@@ -15,9 +15,9 @@ from scatlas.io import METRICS, atomic_path, open_tables, write_cells, write_jso
 from scatlas.io.tables.genes import why_bound_cannot_act
 from scatlas.workflow import script
 from scatlas.workflow.cell_filter import mitochondrial_bound, qc_filter
-from scatlas.workflow.config.cell_query import query_columns
-from scatlas.workflow.config.cli_options import add_options, from_options
-from scatlas.workflow.config.sections import QC
+from scatlas.workflow.config.cli_options import add_sections, read_section
+from scatlas.workflow.config.plate_sections import QC
+from scatlas.workflow.config.values import query_columns
 
 if TYPE_CHECKING:
     from scatlas.io.tables.table import Table
@@ -37,12 +37,12 @@ def main(argv: list[str] | None = None) -> None:
         metavar="JSON",
         help="obs columns that all kept cells need, each with the plates that need it (null: all)",
     )
-    add_options(parser, QC)
+    add_sections(parser, qc=QC)
     args = parser.parse_args(argv)
-    qc = from_options(args, QC)
+    qc = read_section(args, "qc", QC)
     wanted = [*METRICS, *(query_columns(qc.filter) if qc.filter else ())]
     with (
-        script.run_script(args, outputs=[args.table, args.summary]) as facts,
+        script.recorded_run(args, outputs=[args.table, args.summary]) as facts,
         open_tables(args.store) as (cells, genes),
     ):
         check_bound(args.plate, genes, qc)

@@ -25,7 +25,7 @@ from scatlas.matrix.reference_map import (
     usual_distances,
 )
 from scatlas.workflow import script
-from scatlas.workflow.config.sections import Neighbors
+from scatlas.workflow.config.atlas_sections import Neighbors
 from scatlas.workflow.provenance import read_record
 from scatlas.workflow.reference import write_reference
 
@@ -47,7 +47,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--n-reference", type=int, required=True, help="cells to sample")
     parser.add_argument("--reference", type=Path, required=True, help="reference.h5ad to write")
     args = parser.parse_args(argv)
-    with script.run_script(args, outputs=[args.reference]) as facts:
+    with script.recorded_run(args, outputs=[args.reference]) as facts:
         record = read_record(args.atlas)
         sample = sample_cells(args.atlas, args.n_reference, ["leiden", *args.obs], record["seed"])
         codes, names = plates_of_cells(args.atlas, record)

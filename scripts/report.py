@@ -51,7 +51,7 @@ def main(argv: list[str] | None = None) -> None:
     args = options().parse_args(argv)
     # Run times are part of the page, so that its checksum is no fact about the results.
     reports = [args.report, args.figures]
-    with script.run_script(args, outputs=[], reports=reports) as facts:
+    with script.recorded_run(args, outputs=[], reports=reports) as facts:
         results = report.Results(
             qc=script.plate_paths(args.qc),
             summaries=script.plate_paths(args.summaries),

@@ -49,7 +49,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--gram", type=Path, required=True, help="gram.zarr to write")
     args = parser.parse_args(argv)
     with (
-        script.run_script(args, outputs=[args.selected, args.gram]) as facts,
+        script.recorded_run(args, outputs=[args.selected, args.gram]) as facts,
         prefix_errors(f"plate {args.plate}"),
         open_tables(args.store) as (obs, _),
     ):

@@ -8,7 +8,7 @@ from pathlib import Path
 from scatlas.io import list_samples, split_samples
 from scatlas.io.files.cell_files import ListColumns
 from scatlas.workflow import script
-from scatlas.workflow.config.samples import plate_names
+from scatlas.workflow.config.loading import plate_names
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -23,7 +23,7 @@ def main(argv: list[str] | None = None) -> None:
         "--folder", type=Path, required=True, help="folder for {plate}.zarr of each sample"
     )
     args = parser.parse_args(argv)
-    with script.run_script(args, outputs=[]) as facts:
+    with script.recorded_run(args, outputs=[]) as facts:
         names = plate_names(list_samples(args.source, args.by), args.source)
         stores = {sample: args.folder / f"{name}.zarr" for sample, name in names.items()}
         facts |= split_samples(

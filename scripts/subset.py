@@ -9,10 +9,10 @@ from scatlas.io import atomic_path, read_subset
 from scatlas.io.files.hdf5_elements import write_h5ad
 from scatlas.io.files.local_zarr import open_with_zarr_python
 from scatlas.workflow import script
-from scatlas.workflow.config.cli_options import add_options, from_options
-from scatlas.workflow.config.sections import Map, Subset
+from scatlas.workflow.config.atlas_sections import Map, Subset
+from scatlas.workflow.config.cli_options import add_sections, read_section
 from scatlas.workflow.sample import ATLAS_ROW
-from scatlas.workflow.sample_size import sample_size
+from scatlas.workflow.sizes import sample_size
 from scatlas.workflow.strata import choose_cells, read_strata
 
 logger = logging.getLogger("scatlas")
@@ -23,11 +23,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--atlas", type=Path, required=True, help="atlas.zarr")
     parser.add_argument("--seed", type=int, default=0, help="random seed")
     parser.add_argument("--subset", type=Path, required=True, help="subset.h5ad to write")
-    add_options(parser, Subset)
-    add_options(parser, Map, prefix="map")
+    add_sections(parser, subset=Subset, map=Map)
     args = parser.parse_args(argv)
-    subset, of_map = from_options(args, Subset), from_options(args, Map, prefix="map")
-    with script.run_script(args, outputs=[args.subset]) as facts:
+    subset, of_map = read_section(args, "subset", Subset), read_section(args, "map", Map)
+    with script.recorded_run(args, outputs=[args.subset]) as facts:
         n_cells, n_comps = open_with_zarr_python(args.atlas)["obsm/X_pca"].shape
         wanted = sample_size(n_cells, n_comps, subset, of_map)
         if wanted == n_cells:

@@ -8,8 +8,8 @@ from scatlas.get import on_backend
 from scatlas.io import atomic_path
 from scatlas.tl import umap as draw
 from scatlas.workflow import script
-from scatlas.workflow.config.cli_options import add_options, from_options
-from scatlas.workflow.config.sections import UMAP
+from scatlas.workflow.config.atlas_sections import UMAP
+from scatlas.workflow.config.cli_options import add_sections, read_section
 from scatlas.workflow.sample import add_graph, read_sample, write_part
 
 
@@ -20,10 +20,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--neighbors", type=Path, required=True, help="neighbors.h5ad")
     parser.add_argument("--seed", type=int, default=0, help="random seed")
     parser.add_argument("--umap", type=Path, required=True, help="h5ad to write")
-    add_options(parser, UMAP)
+    add_sections(parser, umap=UMAP)
     args = parser.parse_args(argv)
-    options = from_options(args, UMAP)
-    with script.run_script(args, outputs=[args.umap]) as facts:
+    options = read_section(args, "umap", UMAP)
+    with script.recorded_run(args, outputs=[args.umap]) as facts:
         cells = read_sample(args.subset, obsm="X_pca")
         add_graph(cells, args.neighbors)
         # It works where the components are.

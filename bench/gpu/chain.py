@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from scatlas.workflow.config.sections import QC
+from scatlas.workflow.config.plate_sections import QC
 
 FILTER = "pass_filter == 'full'"
 

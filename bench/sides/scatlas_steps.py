@@ -30,7 +30,7 @@ import side
 import zarr
 
 from scatlas.compute.memory import reuse_memory
-from scatlas.workflow.config.sections import QC
+from scatlas.workflow.config.plate_sections import QC
 
 ROOT = Path(__file__).parents[2]
 STEPS = [

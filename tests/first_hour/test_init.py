@@ -19,10 +19,9 @@ import scipy.sparse as sp
 import yaml
 
 from scatlas.datasets import simulate_plate, write_plate
+from scatlas.workflow.command_line import COMMON_KEYS, JSON_KEYS
 from scatlas.workflow.command_line.main import main
-from scatlas.workflow.command_line.output import COMMON_KEYS, JSON_KEYS
-from scatlas.workflow.command_line.plate_facts import read_facts
-from scatlas.workflow.command_line.qc_bounds import kept_by, suggest_bounds
+from scatlas.workflow.command_line.plate_facts import kept_by, read_facts, suggest_bounds
 from scatlas.workflow.config.loading import load
 from scatlas.workflow.config.plate_sheet import read_plates
 from tests.unit.io.test_text_matrices import split_pipe, write

@@ -284,7 +284,7 @@ def test_a_step_on_the_gpu_says_so_in_its_run_record(tmp_path: Path):
         args = script.parser("", gpu=True).parse_args(
             ["--manifest", sys.argv[1], "--backend", "gpu", "--memory", "pool"]
         )
-        with script.run_script(args, outputs=[]) as facts:
+        with script.recorded_run(args, outputs=[]) as facts:
             import cupy as cp
             facts["sum"] = float(cp.ones(1000).sum())
             facts["on"] = backend.current_backend()

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pytest
 
-from scatlas.workflow.slurm_queue import RUN_FILE
+from scatlas.workflow.run_lock import RUN_FILE
 from tests.slurm import cluster as slurm
 from tests.workflow.conftest import CONFIG, EACH, PLATES
 from tests.workflow.runs import ROOT, Project, assert_same_outputs
@@ -353,7 +353,7 @@ def test_each_step_of_a_small_atlas_has_a_group():
     rules = "\n".join(path.read_text() for path in (ROOT / "workflow/rules").glob("*.smk"))
     groups = {}
     for part in re.split(r"^(?:rule|checkpoint) ", rules, flags=re.MULTILINE)[1:]:
-        if "small_atlas=1," in part:
+        if '"small_atlas")' in part:
             group = re.search(r"^    group:\n +(\w+)$", part, re.MULTILINE)
             groups[part.partition(":")[0]] = group and group[1]
     assert {"atlas", "base", "by_gene", "embedding", "map"} <= set(groups)

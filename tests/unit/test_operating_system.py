@@ -62,12 +62,13 @@ run("load", "--plate", "p", "--source", "plate.h5ad", "--store", "counts.zarr")
 run("qc_filter", "--plate", "p", "--store", "counts.zarr", "--table", "qc.parquet",
     "--summary", "qc.json")
 run("normalize", "--plate", "p", "--qc", "qc.parquet", "--table", "factors.parquet")
-run("hvg", *counts, "--n-top-genes", 40, "--table", "hvg.parquet")
+run("hvg", *counts, "--config", '{"hvg": {"n_top_genes": 40}}', "--table", "hvg.parquet")
 run("consensus", "--hvg", "p=hvg.parquet", "--list", "genes.tsv", "--table", "genes.parquet")
 run("select_genes", *counts, "--genes", "genes.tsv", "--selected", "selected.zarr",
     "--gram", "gram.zarr")
 run("concat_on_disk", "--selected", "p=selected.zarr", "--merged", "merged.zarr")
-run("pca", "--merged", "merged.zarr", "--gram", "gram.zarr", "--n-comps", 5, "--pca", "pca.zarr")
+run("pca", "--merged", "merged.zarr", "--gram", "gram.zarr",
+    "--config", '{"pca": {"n_comps": 5}}', "--pca", "pca.zarr")
 run("atlas", "--merged", "merged.zarr", "--pca", "pca.zarr", "--genes", "genes.parquet",
     "--atlas", "atlas.zarr")
 links = os.stat(next(pathlib.Path("atlas.zarr/X/data/c").iterdir())).st_nlink

@@ -30,8 +30,12 @@ EXTRAS = {
     "gpu-cu12": ["workflow", "gpu-cu12"],
     "gpu-cu13": ["workflow", "gpu-cu13"],
 }
-# Steps of the workflow, each with a script of its name.
-RULES = sorted(path.stem for path in (ROOT / "scripts").glob("*.py") if path.stem != "simulate")
+# `base` runs the script of `atlas`.
+RULES = {
+    rule
+    for file in (ROOT / "workflow/rules").glob("*.smk")
+    for rule in re.findall(r"^(?:rule|checkpoint) (\w+):", file.read_text(), re.MULTILINE)
+} - {"base"}
 
 
 @functools.cache
@@ -109,8 +113,7 @@ def locked_version(lock: str, name: str) -> str:
         "config/demo.yaml",
         "config/tahoe-100m.yaml",
         "pyproject.toml",
-        "workflow/schemas/config.schema.yaml",
-        "workflow/schemas/plates.schema.yaml",
+        *(f"scripts/{rule}.py" for rule in sorted(RULES)),
         *(f"envs/{lock}.lock.txt" for lock in LOCKS),
         *(f"envs/{environment}.yaml" for environment in ("cpu", "gpu-cu12", "gpu-cu13")),
     ],

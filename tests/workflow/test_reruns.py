@@ -68,7 +68,8 @@ def test_hvg_starts_no_gpu_if_load_took_the_moments(built: Project, tmp_path: Pa
         return subprocess.run(
             [
                 *(sys.executable, "-c", NO_CUPY, "scripts/hvg.py", "--plate", "p1"),
-                *("--store", plate / "counts.zarr", "--n-top-genes", "150", "--min-cells", "0"),
+                *("--store", plate / "counts.zarr", "--min-cells", "0"),
+                *("--config", '{"hvg": {"n_top_genes": 150}}'),
                 *("--size-factors", plate / "size_factors.parquet", "--table", table),
                 *("--manifest", manifest, "--backend", "gpu", "--threads", "1", *moments),
             ],

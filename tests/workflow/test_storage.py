@@ -18,7 +18,7 @@ import pytest
 
 from scatlas.datasets import write_plate
 from scatlas.errors import InputError
-from scatlas.workflow.s3_options import set_options
+from scatlas.workflow.job_environment import set_options
 from tests.helpers.s3_server import SECRET, USER, client_of, s3_server
 from tests.workflow.runs import Project, assert_same_outputs
 

@@ -22,12 +22,7 @@ rule concat_on_disk:
         "../../envs/cpu.yaml"
     threads: threads_for("concat_on_disk")
     resources:
-        **device("concat_on_disk"),
-        mem_mb=memory("concat_on_disk"),
-        runtime=runtime("concat_on_disk"),
-        disk_mb=disk("concat_on_disk"),
-        attempt=which_attempt,
-        small_atlas=1,
+        **requests("concat_on_disk", "small_atlas"),
     params:
         selected=each(f"{OUT}/plates/{{plate}}/selected.zarr", options=True),
         labels=labels_option,
@@ -64,15 +59,9 @@ rule pca:
         "../../envs/cpu.yaml"
     threads: threads_for("pca")
     resources:
-        **device("pca"),
-        mem_mb=memory("pca"),
-        runtime=runtime("pca"),
-        disk_mb=disk("pca"),
-        attempt=which_attempt,
-        small_atlas=1,
+        **requests("pca", "small_atlas"),
     params:
-        options=options(CONFIG.pca),
-        scale=scale_option(),
+        options=sections(pca=CONFIG.pca, scale=CONFIG.scale),
         grams=each(with_prefix(f"{OUT}/plates/{{plate}}/gram.zarr")),
         code=code("pca"),
         merged=subpath(input.merged, parent=True),
@@ -82,7 +71,7 @@ rule pca:
     shell:
         f"{RUN}"
         " {input.script:q} --merged {params.merged:q} --grams {params.grams:q}"
-        " {params.options} {params.scale} --pca {params.pca:q}"
+        " {params.options} --pca {params.pca:q}"
         f"{BLOCK_OPTIONS}{DEVICE_OPTIONS}{STEP_TAIL}"
 
 
@@ -114,21 +103,17 @@ rule atlas:
         small_atlas
     conda:
         "../../envs/cpu.yaml"
-    threads: 1
+    threads: threads_for("atlas")
     resources:
-        **device("atlas"),
-        mem_mb=memory("atlas"),
-        runtime=runtime("atlas"),
-        attempt=which_attempt,
-        small_atlas=1,
+        **requests("atlas", "small_atlas"),
     params:
         recipe=recipe_option,
         code=code("atlas"),
         manifests=subpath(output.manifest, parent=True),
         merged=subpath(input.merged, parent=True),
         pca=subpath(input.pca, parent=True),
-        harmony=harmony_option(),
-        map=map_option(),
+        harmony=HARMONY_OPTION,
+        map=result("--map", "map.zarr", CONFIG.maps_all_cells),
         atlas=subpath(output.atlas, parent=True),
     message:
         "putting the atlas together"

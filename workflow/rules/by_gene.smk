@@ -22,12 +22,7 @@ rule by_gene:
         "../../envs/cpu.yaml"
     threads: threads_for("by_gene")
     resources:
-        **device("by_gene"),
-        mem_mb=memory("by_gene"),
-        runtime=runtime("by_gene"),
-        disk_mb=disk("by_gene"),
-        attempt=which_attempt,
-        small_atlas=1,
+        **requests("by_gene", "small_atlas"),
     params:
         code=code("by_gene"),
         merged=subpath(input.merged, parent=True),

@@ -1,4 +1,4 @@
-# Config, plate sheet, paths and options for all rules. On a cluster each job parses the rules again:
+# Config and plate sheet for all rules. On a cluster each job parses the rules again:
 # nothing here opens a plate or imports more than pydantic.
 import os
 import shlex
@@ -50,17 +50,17 @@ os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 from scatlas.errors import ScatlasError
 from scatlas.workflow.code_hash import code_hash
-from scatlas.workflow.config.cli_options import options
+from scatlas.workflow.config.cli_options import sections_option
 from scatlas.workflow.config.loading import check_plates, load
 from scatlas.workflow.config.plate_sheet import DEMO_FOLDER, read_plates
-from scatlas.workflow.config.samples import sample_plates
+from scatlas.workflow.config.loading import sample_plates
 from scatlas.workflow.left_out import plates_left_out
 from scatlas.workflow.new_plates import (
     FinishedAtlas,
     check_new_plates,
     load_new_plates,
 )
-from scatlas.workflow.run_plan import bind, of_run
+from scatlas.workflow.job_environment import bind, of_run
 
 PROCESS = {
     "module": str(workflow.modifier.namespace),
@@ -99,73 +99,3 @@ SAMPLES = f"{OUT}/samples"
 LAST_CELL_FILTER = "doublets" if CONFIG.drops_doublets else "qc_filter"
 KEPT_CELLS = "doublets.parquet" if CONFIG.drops_doublets else "qc.parquet"
 KEPT_CELLS_SUMMARY = "doublets.json" if CONFIG.drops_doublets else "qc_summary.json"
-
-# Ends of shell commands: of rules that read counts in blocks, of rules that may use a GPU, of all.
-BLOCK_OPTIONS = " --block-budget {resources.budget}"
-DEVICE_OPTIONS = (
-    " --backend {resources.backend} --memory {resources.device_memory}"
-    " --memory-limit {resources.device_limit} --gpu-share {resources.gpu_share}"
-)
-STEP_TAIL = (
-    " --manifest {output.manifest:q} --threads {threads} --attempt {resources.attempt}"
-    " 2>&1 | tee {log:q}"
-)
-
-
-wildcard_constraints:
-    plate=r"[A-Za-z0-9._-]+",
-
-
-def with_prefix(path):
-    """Add the prefix of the results, for params: Snakemake adds it to inputs and outputs alone."""
-    return str(PREFIX.replace_prefix(path))
-
-
-def plate_path(plate):
-    """Path of a plate's counts. Those of the demo are results and get the prefix."""
-    return with_prefix(plate.path) if plate.is_simulated else plate.path
-
-
-def script(name):
-    """Path of a rule's script, as an input: Snakemake compares its content, not its age."""
-    return str(HERE / "scripts" / f"{name}.py")
-
-
-def code(name):
-    """Hash of a script and of the package's modules that it imports: a change reruns its steps."""
-    return code_hash(HERE / "scripts" / f"{name}.py")
-
-
-def all_plates(pattern):
-    """Fill in the name of each plate, in the order of the plate sheet."""
-    return [pattern.format(plate=plate) for plate in PLATES]
-
-
-def by_plate(pattern, plates=PLATES):
-    """List PLATE=PATH for each plate: options of the scripts that read all plates."""
-    return [f"{plate}={with_prefix(pattern.format(plate=plate))}" for plate in plates]
-
-
-def atlas_plates():
-    """Rows of the plate sheet whose plates are in the atlas, known after `consensus`."""
-    if not CONFIG.plates.skips:
-        return SHEET
-    left_out = plates_left_out(Path(checkpoints.consensus.get().output.manifest))
-    return [plate for plate in SHEET if plate.plate not in left_out]
-
-
-def each(pattern, options=False):
-    """Paths, or options PLATE=PATH, of the plates in the atlas, for inputs and params."""
-
-    def fill_in(wildcards):
-        names = [plate.plate for plate in atlas_plates()]
-        if options:
-            return by_plate(pattern, names)
-        return [pattern.format(plate=name) for name in names]
-
-    return fill_in
-
-
-def as_is(text):
-    """Keep Snakemake from reading braces in users' text as wildcards of a param."""
-    return lambda wildcards: text

@@ -21,11 +21,9 @@ checkpoint consensus:
     retries: 2
     conda:
         "../../envs/cpu.yaml"
-    threads: 1
+    threads: threads_for("consensus")
     resources:
-        mem_mb=memory("consensus"),
-        runtime=10,
-        attempt=which_attempt,
+        **requests("consensus"),
     params:
         hvg=by_plate(f"{OUT}/plates/{{plate}}/hvg.parquet"),
         choice=consensus_options(),
@@ -71,14 +69,9 @@ rule select_genes:
         "../../envs/cpu.yaml"
     threads: threads_for("select_genes")
     resources:
-        **device("select_genes"),
-        mem_mb=memory("select_genes"),
-        runtime=runtime("select_genes"),
-        disk_mb=disk("select_genes"),
-        small_plates=1,
-        attempt=which_attempt,
+        **requests("select_genes", "small_plates"),
     params:
-        doublets=doublets_option,
+        doublets=DOUBLETS_OPTION,
         union=union_option("--may-lack-genes"),
         code=code("select_genes"),
         store=subpath(input.store, parent=True),

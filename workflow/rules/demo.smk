@@ -15,10 +15,9 @@ rule simulate:
     retries: 2
     conda:
         "../../envs/cpu.yaml"
-    threads: 1
+    threads: threads_for("simulate")
     resources:
-        mem_mb=memory("simulate"),
-        runtime=10,
+        **requests("simulate"),
     params:
         code=code("simulate"),
     message:

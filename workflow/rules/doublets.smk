@@ -27,13 +27,9 @@ rule doublets:
         "../../envs/cpu.yaml"
     threads: threads_for("doublets")
     resources:
-        **device("doublets"),
-        mem_mb=memory("doublets"),
-        runtime=runtime("doublets"),
-        small_plates=1,
-        attempt=which_attempt,
+        **requests("doublets", "small_plates"),
     params:
-        options=as_is(options(CONFIG.doublets)),
+        options=sections(doublets=CONFIG.doublets),
         n_top_genes=CONFIG.hvg.n_top_genes,
         seed=CONFIG.seed,
         code=code("doublets"),

@@ -24,14 +24,9 @@ rule subset:
         "../../envs/cpu.yaml"
     threads: threads_for("subset")
     resources:
-        **device("subset"),
-        mem_mb=memory("subset"),
-        runtime=runtime("subset"),
-        attempt=which_attempt,
-        small_atlas=1,
+        **requests("subset", "small_atlas"),
     params:
-        options=options(CONFIG.subset),
-        of_map=options(CONFIG.map, prefix="map"),
+        options=sections(subset=CONFIG.subset, map=CONFIG.map),
         seed=CONFIG.seed,
         code=code("subset"),
         atlas=subpath(input.store, parent=True),
@@ -39,7 +34,7 @@ rule subset:
         "sampling cells"
     shell:
         f"{RUN}"
-        " {input.script:q} --atlas {params.atlas:q} {params.options} {params.of_map}"
+        " {input.script:q} --atlas {params.atlas:q} {params.options}"
         " --seed {params.seed} --subset {output.subset:q}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"
 
@@ -63,13 +58,9 @@ rule neighbors:
         "../../envs/cpu.yaml"
     threads: threads_for("neighbors")
     resources:
-        **device("neighbors"),
-        mem_mb=memory("neighbors"),
-        runtime=runtime("neighbors"),
-        attempt=which_attempt,
-        small_atlas=1,
+        **requests("neighbors", "small_atlas"),
     params:
-        options=options(CONFIG.neighbors),
+        options=sections(neighbors=CONFIG.neighbors),
         seed=CONFIG.seed,
         code=code("neighbors"),
     message:
@@ -102,13 +93,9 @@ rule umap:
         "../../envs/cpu.yaml"
     threads: threads_for("umap")
     resources:
-        **device("umap"),
-        mem_mb=memory("umap"),
-        runtime=runtime("umap"),
-        attempt=which_attempt,
-        small_atlas=1,
+        **requests("umap", "small_atlas"),
     params:
-        options=options(CONFIG.umap),
+        options=sections(umap=CONFIG.umap),
         seed=CONFIG.seed,
         code=code("umap"),
     message:
@@ -141,13 +128,9 @@ rule leiden:
         "../../envs/cpu.yaml"
     threads: threads_for("leiden")
     resources:
-        **device("leiden"),
-        mem_mb=memory("leiden"),
-        runtime=runtime("leiden"),
-        attempt=which_attempt,
-        small_atlas=1,
+        **requests("leiden", "small_atlas"),
     params:
-        options=options(CONFIG.leiden),
+        options=sections(leiden=CONFIG.leiden),
         seed=CONFIG.seed,
         code=code("leiden"),
     message:
@@ -184,11 +167,7 @@ rule embedding:
         "../../envs/cpu.yaml"
     threads: threads_for("embedding")
     resources:
-        **device("embedding"),
-        mem_mb=memory("embedding"),
-        runtime=runtime("embedding"),
-        attempt=which_attempt,
-        small_atlas=1,
+        **requests("embedding", "small_atlas"),
     params:
         code=code("embedding"),
     message:

@@ -1,7 +1,6 @@
 # The map as one page that opens by a double click: cells and sums by pixel, in one pass.
 # in:  atlas.zarr or, if it has no map, umap.h5ad; umap.h5ad; tables/markers.tsv; integrated.h5ad
 # out: explore.html
-MAPPED = "atlas" if CONFIG.maps_all_cells else "embedding"
 MAPPED_CELLS = "atlas.zarr/zarr.json" if CONFIG.maps_all_cells else "umap.h5ad"
 
 
@@ -26,17 +25,14 @@ rule explore:
     retries: 2
     conda:
         "../../envs/cpu.yaml"
-    threads: 4
+    threads: threads_for("explore")
     resources:
-        **device("explore"),
-        mem_mb=memory("explore"),
-        runtime=runtime("explore"),
-        attempt=which_attempt,
+        **requests("explore"),
     params:
-        options=options(CONFIG.explore),
-        cells=cells_option(),
-        markers=markers_option(),
-        integrated=integrated_option(),
+        options=sections(explore=CONFIG.explore),
+        cells=result("--cells", CELLS),
+        markers=MARKERS_OPTION,
+        integrated=INTEGRATED_OPTION,
         code=code("explore"),
     message:
         "the atlas as a page: explore.html"

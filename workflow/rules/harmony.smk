@@ -24,14 +24,9 @@ rule harmony:
         "../../envs/cpu.yaml"
     threads: threads_for("harmony")
     resources:
-        **device("harmony"),
-        mem_mb=memory("harmony"),
-        runtime=runtime("harmony"),
-        disk_mb=disk("harmony"),
-        attempt=which_attempt,
-        small_atlas=1,
+        **requests("harmony", "small_atlas"),
     params:
-        options=as_is(options(CONFIG.harmony)),
+        options=sections(harmony=CONFIG.harmony),
         seed=CONFIG.seed,
         code=code("harmony"),
         merged=subpath(input.merged, parent=True),

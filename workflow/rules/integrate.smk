@@ -20,25 +20,23 @@ rule integrate:
         small_atlas
     conda:
         "../../envs/cpu.yaml"
-    threads: 4
+    threads: threads_for("integrate")
     resources:
-        **device("integrate"),
-        mem_mb=memory("integrate"),
-        runtime=runtime("integrate"),
-        attempt=which_attempt,
-        small_atlas=1,
+        **requests("integrate", "small_atlas"),
     params:
-        options=as_is(options(CONFIG.integrate, prefix="integrate")),
-        neighbors=options(CONFIG.neighbors),
-        umap=options(CONFIG.umap),
-        leiden=options(CONFIG.leiden),
+        options=sections(
+            integrate=CONFIG.integrate,
+            neighbors=CONFIG.neighbors,
+            umap=CONFIG.umap,
+            leiden=CONFIG.leiden,
+        ),
         seed=CONFIG.seed,
         code=code("integrate"),
     message:
         "the sample with its plates mixed"
     shell:
         f"{RUN}"
-        " {input.script:q} --umap {input.umap:q} {params.options} {params.neighbors}"
-        " {params.umap} {params.leiden} --seed {params.seed}"
+        " {input.script:q} --umap {input.umap:q} {params.options}"
+        " --seed {params.seed}"
         " --integrated {output.integrated:q}"
         f"{DEVICE_OPTIONS}{STEP_TAIL}"

@@ -11,7 +11,7 @@ from scatlas.io.files.checksums import text_digest
 from scatlas.workflow.integrity import Findings, check_outputs, run_record
 from scatlas.workflow.run_lock import lock_results, release, share_results
 from scatlas.workflow.slurm_executor import watch
-from scatlas.workflow.slurm_queue import refuse_live_jobs
+from scatlas.workflow.run_lock import refuse_live_jobs
 
 OWN_RULES = [rule for rule in workflow.rules if str(HERE) in str(rule.snakefile)]
 

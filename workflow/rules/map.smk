@@ -27,18 +27,14 @@ rule base:
         small_atlas
     conda:
         "../../envs/cpu.yaml"
-    threads: 1
+    threads: threads_for("base")
     resources:
-        **device("base"),
-        mem_mb=memory("base"),
-        runtime=runtime("base"),
-        attempt=which_attempt,
-        small_atlas=1,
+        **requests("base", "small_atlas"),
     params:
         code=code("atlas"),
         merged=subpath(input.merged, parent=True),
         pca=subpath(input.pca, parent=True),
-        harmony=harmony_option(),
+        harmony=HARMONY_OPTION,
         base=subpath(output.base, parent=True),
     message:
         "the atlas without its map"
@@ -77,12 +73,7 @@ rule map:
         "../../envs/cpu.yaml"
     threads: threads_for("map")
     resources:
-        **device("map"),
-        mem_mb=memory("map"),
-        runtime=runtime("map"),
-        disk_mb=disk("map"),
-        attempt=which_attempt,
-        small_atlas=1,
+        **requests("map", "small_atlas"),
     params:
         seed=CONFIG.seed,
         code=code("map"),

@@ -28,11 +28,9 @@ checkpoint cell_groups:
     retries: 2
     conda:
         "../../envs/cpu.yaml"
-    threads: 1
+    threads: threads_for("cell_groups")
     resources:
-        mem_mb=memory("cell_groups"),
-        runtime=runtime("cell_groups"),
-        attempt=which_attempt,
+        **requests("cell_groups"),
     params:
         stores=each(f"{OUT}/plates/{{plate}}/counts.zarr", options=True),
         size_factors=each(f"{OUT}/plates/{{plate}}/size_factors.parquet", options=True),
@@ -72,11 +70,7 @@ rule group_sums:
         "../../envs/cpu.yaml"
     threads: threads_for("group_sums")
     resources:
-        **device("group_sums"),
-        mem_mb=memory("group_sums"),
-        runtime=runtime("group_sums"),
-        small_plates=1,
-        attempt=which_attempt,
+        **requests("group_sums", "small_plates"),
     params:
         labels=digest_of_labels,
         code=code("group_sums"),
@@ -105,21 +99,12 @@ rule markers:
         ),
         script=script("markers"),
     output:
-        table=report(
-            f"{OUT}/tables/markers.tsv",
-            caption="../report/markers.rst",
-            category="Markers",
-            labels={"result": "Marker genes (table)"},
-        ),
-        wilcoxon=(
-            report(
-                f"{OUT}/tables/markers_wilcoxon.tsv",
-                caption="../report/markers_wilcoxon.rst",
-                category="Markers",
-                labels={"result": "Marker genes by Wilcoxon (table)"},
-            )
-            if CONFIG.markers.wilcoxon
-            else []
+        table=shown("markers.tsv", "Markers", "Marker genes (table)"),
+        wilcoxon=shown(
+            "markers_wilcoxon.tsv",
+            "Markers",
+            "Marker genes by Wilcoxon (table)",
+            CONFIG.markers.wilcoxon,
         ),
         means=f"{OUT}/markers.h5ad",
         manifest=f"{OUT}/manifests/markers.json",
@@ -132,13 +117,9 @@ rule markers:
         small_report
     conda:
         "../../envs/cpu.yaml"
-    threads: 1
+    threads: threads_for("markers")
     resources:
-        **device("markers"),
-        mem_mb=memory("markers"),
-        runtime=runtime("markers"),
-        attempt=which_attempt,
-        small_atlas=1,
+        **requests("markers", "small_atlas"),
     params:
         sums=each(f"{OUT}/plates/{{plate}}/group_sums.h5ad", options=True),
         genes=CONFIG.genes,

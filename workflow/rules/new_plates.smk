@@ -3,6 +3,11 @@
 # out: mapped/reference.h5ad, mapped/{plate}.zarr, mapped/report.html; atlas.zarr, if asked for
 
 
+def atlas_path():
+    """Root metadata of the atlas, without the prefix or storage of the results."""
+    return local(f"{CONFIG.atlas}/zarr.json")
+
+
 rule reference:
     input:
         atlas=atlas_path(),
@@ -21,10 +26,7 @@ rule reference:
         "../../envs/cpu.yaml"
     threads: threads_for("reference")
     resources:
-        **device("reference"),
-        mem_mb=memory("reference"),
-        runtime=runtime("reference"),
-        attempt=which_attempt,
+        **requests("reference"),
     params:
         atlas=as_is(CONFIG.atlas),
         # Snakemake compares the age of one file alone.
@@ -72,14 +74,9 @@ rule map_plate:
         "../../envs/cpu.yaml"
     threads: threads_for("map_plate")
     resources:
-        **device("map_plate"),
-        mem_mb=memory("map_plate"),
-        runtime=runtime("map_plate"),
-        disk_mb=disk("map_plate"),
-        small_plates=1,
-        attempt=which_attempt,
+        **requests("map_plate", "small_plates"),
     params:
-        doublets=doublets_option,
+        doublets=DOUBLETS_OPTION,
         max_missing_genes=CONFIG.new_plates.max_missing_genes,
         labels=plate_labels,
         code=code("map_plate"),
@@ -119,13 +116,9 @@ rule map_report:
         small_atlas
     conda:
         "../../envs/cpu.yaml"
-    threads: 1
+    threads: threads_for("map_report")
     resources:
-        **device("map_report"),
-        mem_mb=memory("map_report"),
-        runtime=runtime("map_report"),
-        attempt=which_attempt,
-        small_atlas=1,
+        **requests("map_report", "small_atlas"),
     params:
         mapped=by_plate(f"{OUT}/mapped/{{plate}}.zarr"),
         facts=by_plate(f"{OUT}/manifests/map_plate/{{plate}}.json"),
@@ -163,11 +156,7 @@ rule extend:
         "../../envs/cpu.yaml"
     threads: threads_for("extend")
     resources:
-        **device("extend"),
-        mem_mb=memory("extend"),
-        runtime=runtime("extend"),
-        disk_mb=disk("extend"),
-        attempt=which_attempt,
+        **requests("extend"),
     params:
         old=as_is(CONFIG.atlas),
         mapped=by_plate(f"{OUT}/mapped/{{plate}}.zarr"),

@@ -1,13 +1,84 @@
-# Options of the scripts that the rules compute from the config.
+# Paths, options and ends of commands that the rules compute from the config.
 import json
 
 from scatlas.workflow.provenance import plate_rows, recipe
 
-# Of load: the var column in which mitochondrial genes are found.
+# Ends of shell commands: of rules that read counts in blocks, of rules that may use a GPU, of all.
+BLOCK_OPTIONS = " --block-budget {resources.budget}"
+DEVICE_OPTIONS = (
+    " --backend {resources.backend} --memory {resources.device_memory}"
+    " --memory-limit {resources.device_limit} --gpu-share {resources.gpu_share}"
+)
+STEP_TAIL = (
+    " --manifest {output.manifest:q} --threads {threads} --attempt {resources.attempt}"
+    " 2>&1 | tee {log:q}"
+)
+
+
+wildcard_constraints:
+    plate=r"[A-Za-z0-9._-]+",
+
+
+def with_prefix(path):
+    """Add the prefix of the results, for params: Snakemake adds it to inputs and outputs alone."""
+    return str(PREFIX.replace_prefix(path))
+
+
+def plate_path(plate):
+    """Path of a plate's counts. Those of the demo are results and get the prefix."""
+    return with_prefix(plate.path) if plate.is_simulated else plate.path
+
+
+def script(name):
+    """Path of a rule's script, as an input: Snakemake compares its content, not its age."""
+    return str(HERE / "scripts" / f"{name}.py")
+
+
+def code(name):
+    """Hash of a script and of the package's modules that it imports: a change reruns its steps."""
+    return code_hash(HERE / "scripts" / f"{name}.py")
+
+
+def all_plates(pattern):
+    """Fill in the name of each plate, in the order of the plate sheet."""
+    return [pattern.format(plate=plate) for plate in PLATES]
+
+
+def by_plate(pattern, plates=PLATES):
+    """List PLATE=PATH for each plate: options of the scripts that read all plates."""
+    return [f"{plate}={with_prefix(pattern.format(plate=plate))}" for plate in plates]
+
+
+def atlas_plates():
+    """Rows of the plate sheet whose plates are in the atlas, known after `consensus`."""
+    if not CONFIG.plates.skips:
+        return SHEET
+    left_out = plates_left_out(Path(checkpoints.consensus.get().output.manifest))
+    return [plate for plate in SHEET if plate.plate not in left_out]
+
+
+def each(pattern, options=False):
+    """Paths, or options PLATE=PATH, of the plates in the atlas, for inputs and params."""
+
+    def fill_in(wildcards):
+        names = [plate.plate for plate in atlas_plates()]
+        if options:
+            return by_plate(pattern, names)
+        return [pattern.format(plate=name) for name in names]
+
+    return fill_in
+
+
+def as_is(text):
+    """Keep Snakemake from reading braces in users' text as wildcards of a param."""
+    return lambda wildcards: text
+
+
+# load finds mitochondrial genes in this var column.
 GENE_NAMES_OPTION = (
     f"--gene-names {shlex.quote(CONFIG.qc.gene_names)}" if CONFIG.qc.gene_names else ""
 )
-# Of normalize and hvg, which ignore rare genes.
+# normalize and hvg ignore rare genes.
 RARE_GENE_OPTION = (
     f"--drop-rare-genes {CONFIG.qc.drop_rare_genes}"
     if CONFIG.qc.drop_rare_genes
@@ -15,10 +86,57 @@ RARE_GENE_OPTION = (
 )
 
 
+def sections(**parts):
+    """Sections of the config, for the scripts that read them."""
+    return as_is(sections_option(**parts))
+
+
+def result(option, name, when=True):
+    """An option with a file or store among the results; nothing if no step makes it."""
+    return shlex.join([option, with_prefix(f"{OUT}/{name}")]) if when else ""
+
+
+def of_plate(option, name, when=True):
+    """The same of one plate."""
+    return lambda wildcards: result(option, f"plates/{wildcards.plate}/{name}", when)
+
+
+def union_option(option):
+    """An option of steps for which it matters that plates lack genes of the atlas."""
+    return option if CONFIG.genes == "union" else ""
+
+
+# The cells of the map: all of them, or the sample; and the steps that make it.
+MAPPED = "atlas" if CONFIG.maps_all_cells else "embedding"
+CELLS = "atlas.zarr" if CONFIG.maps_all_cells else "umap.h5ad"
+HARMONY_OPTION = result("--harmony", "harmony.zarr", CONFIG.harmony)
+DOUBLETS_OPTION = of_plate("--doublets", "doublets.parquet", CONFIG.doublets)
+MARKERS_OPTION = result("--markers", "tables/markers.tsv", CONFIG.markers.by)
+INTEGRATED_OPTION = result("--integrated", "integrated.h5ad", CONFIG.integrate)
+
+
+def shown(name, category, label, when=True):
+    """An output with its place in Snakemake's report, and the caption of its name.
+
+    A name without a suffix is a folder: of one picture for each {color}, known after loading.
+    """
+    if not when:
+        return []
+    stem, _, suffix = name.partition(".")
+    path = f"{OUT}/{'tables' if suffix == 'tsv' else 'figures'}/{name}"
+    return report(
+        path if suffix else directory(path),
+        caption=f"../report/{stem}.rst",
+        category=category,
+        labels={"result": label},
+        patterns=[] if suffix else ["{color}.png"],
+    )
+
+
 def rare_gene_counts(wildcards):
     """RARE_GENE_OPTION with the store of the counts, which normalize does not need otherwise."""
-    store = with_prefix(f"{OUT}/plates/{wildcards.plate}/counts.zarr")
-    return RARE_GENE_OPTION and f"--store {shlex.quote(store)} {RARE_GENE_OPTION}"
+    store = of_plate("--store", "counts.zarr")(wildcards)
+    return RARE_GENE_OPTION and f"{store} {RARE_GENE_OPTION}"
 
 
 def recipe_option(wildcards):
@@ -29,6 +147,10 @@ def recipe_option(wildcards):
 def labels_option(wildcards):
     """Labels of the plates in the atlas."""
     return json.dumps({plate.plate: plate.labels for plate in atlas_plates()})
+
+
+def plate_labels(wildcards):
+    return json.dumps(PLATES[wildcards.plate].labels)
 
 
 def consensus_options():
@@ -45,51 +167,44 @@ def consensus_options():
     return shlex.join([*top, "--min-plates", *at_least, "--manifests", manifests])
 
 
+def clusters_option():
+    """Where the cells find their clusters."""
+    option, name = (
+        ("--map", "map.zarr") if CONFIG.maps_all_cells else ("--umap", "umap.h5ad")
+    )
+    return result(option, name, "leiden" in CONFIG.markers.by)
+
+
+def wilcoxon_option():
+    """The sample, and the table of its marker genes."""
+    table = result("--wilcoxon", "tables/markers_wilcoxon.tsv")
+    return f"{result('--umap', 'umap.h5ad')} {table}" if CONFIG.markers.wilcoxon else ""
+
+
+def report_options(wildcards):
+    """Outputs of optional rules that the report shows."""
+    doublets = each(f"{OUT}/plates/{{plate}}/doublets.json", options=True)
+    words = [
+        shlex.join(["--doublets", *doublets(wildcards)]) if CONFIG.doublets else "",
+        result("--consensus", "manifests/consensus.json", CONFIG.plates.skips),
+        result("--atlas", "atlas.zarr", CONFIG.maps_all_cells),
+        MARKERS_OPTION,
+        result("--means", "markers.h5ad", CONFIG.markers.by),
+        INTEGRATED_OPTION,
+    ]
+    return " ".join(filter(None, words))
+
+
+# Facts that are known after a checkpoint ----------------------------------------------------------
+
+
 def consensus_genes(wildcards):
     """The gene list, which Snakemake compares again after the checkpoint."""
     return checkpoints.consensus.get().output.genes
 
 
-def union_option(option):
-    """An option of steps for which it matters that plates lack genes of the atlas."""
-    return option if CONFIG.genes == "union" else ""
-
-
-def doublets_option(wildcards):
-    """Table with the doublet columns of the atlas's cells."""
-    table = with_prefix(f"{OUT}/plates/{wildcards.plate}/doublets.parquet")
-    return f"--doublets {shlex.quote(table)}" if CONFIG.doublets else ""
-
-
-def scale_option():
-    scale = CONFIG.scale
-    return f"--scale {options(scale, prefix='scale')}" if scale else ""
-
-
-def harmony_option():
-    """Store with the corrected components of all cells."""
-    store = with_prefix(f"{OUT}/harmony.zarr")
-    return f"--harmony {shlex.quote(store)}" if CONFIG.harmony else ""
-
-
-def map_option():
-    """Store with the map of all cells."""
-    store = with_prefix(f"{OUT}/map.zarr")
-    return f"--map {shlex.quote(store)}" if CONFIG.maps_all_cells else ""
-
-
-def clusters_option():
-    """Where the cells find their clusters."""
-    if "leiden" not in CONFIG.markers.by:
-        return ""
-    flag, name = (
-        ("--map", "map.zarr") if CONFIG.maps_all_cells else ("--umap", "umap.h5ad")
-    )
-    return shlex.join([flag, with_prefix(f"{OUT}/{name}")])
-
-
 def cell_groups(wildcards):
-    """Labels of all cells, known after the checkpoint."""
+    """Labels of all cells."""
     return checkpoints.cell_groups.get().output.groups
 
 
@@ -98,59 +213,3 @@ def digest_of_labels(wildcards):
     manifest = Path(checkpoints.cell_groups.get().output.manifest)
     # The manifest of an earlier run may lack a new plate.
     return json.loads(manifest.read_text("utf-8"))["plates"].get(wildcards.plate, "")
-
-
-def wilcoxon_option():
-    """The sample, and the table of its marker genes."""
-    if not CONFIG.markers.wilcoxon:
-        return ""
-    umap, table = (
-        with_prefix(f"{OUT}/{name}")
-        for name in ("umap.h5ad", "tables/markers_wilcoxon.tsv")
-    )
-    return shlex.join(["--umap", umap, "--wilcoxon", table])
-
-
-def report_options(wildcards):
-    """Outputs of optional rules that the report shows."""
-    words = []
-    if CONFIG.doublets:
-        doublets = each(f"{OUT}/plates/{{plate}}/doublets.json", options=True)
-        words += ["--doublets", *doublets(wildcards)]
-    if CONFIG.plates.skips:
-        words += ["--consensus", with_prefix(f"{OUT}/manifests/consensus.json")]
-    if CONFIG.maps_all_cells:
-        words += ["--atlas", with_prefix(f"{OUT}/atlas.zarr")]
-    if CONFIG.markers.by:
-        words += ["--markers", with_prefix(f"{OUT}/tables/markers.tsv")]
-        words += ["--means", with_prefix(f"{OUT}/markers.h5ad")]
-    if CONFIG.integrate:
-        words += ["--integrated", with_prefix(f"{OUT}/integrated.h5ad")]
-    return shlex.join(words)
-
-
-def cells_option():
-    """The cells of the map: all of them, or the sample."""
-    name = "atlas.zarr" if CONFIG.maps_all_cells else "umap.h5ad"
-    return shlex.join(["--cells", with_prefix(f"{OUT}/{name}")])
-
-
-def markers_option():
-    """Table of the marker genes."""
-    table = with_prefix(f"{OUT}/tables/markers.tsv")
-    return shlex.join(["--markers", table]) if CONFIG.markers.by else ""
-
-
-def integrated_option():
-    """The sample with its map after mixing."""
-    path = with_prefix(f"{OUT}/integrated.h5ad")
-    return shlex.join(["--integrated", path]) if CONFIG.integrate else ""
-
-
-def atlas_path():
-    """Root metadata of the atlas, without the prefix or storage of the results."""
-    return local(f"{CONFIG.atlas}/zarr.json")
-
-
-def plate_labels(wildcards):
-    return json.dumps(PLATES[wildcards.plate].labels)

@@ -30,12 +30,7 @@ rule load:
         "../../envs/cpu.yaml"
     threads: threads_for("load")
     resources:
-        **device("load"),
-        mem_mb=memory("load"),
-        runtime=runtime("load"),
-        disk_mb=disk("load"),
-        small_plates=1,
-        attempt=which_attempt,
+        **requests("load", "small_plates"),
     params:
         source=source_option,
         stamp=source_stamp,
@@ -72,15 +67,11 @@ rule qc_filter:
         together("small_plates", "qc_filter", "tables")
     conda:
         "../../envs/cpu.yaml"
-    threads: 1
+    threads: threads_for("qc_filter")
     resources:
-        **device("qc_filter"),
-        mem_mb=memory("qc_filter"),
-        runtime=runtime("qc_filter"),
-        small_plates=1,
-        attempt=which_attempt,
+        **requests("qc_filter", "small_plates"),
     params:
-        options=as_is(options(CONFIG.qc)),
+        options=sections(qc=CONFIG.qc),
         code=code("qc_filter"),
         store=subpath(input.store, parent=True),
     message:
@@ -116,13 +107,9 @@ rule normalize:
         "../../envs/cpu.yaml"
     threads: threads_for("normalize")
     resources:
-        **device("normalize"),
-        mem_mb=memory("normalize"),
-        runtime=runtime("normalize"),
-        small_plates=1,
-        attempt=which_attempt,
+        **requests("normalize", "small_plates"),
     params:
-        options=options(CONFIG.normalize),
+        options=sections(normalize=CONFIG.normalize),
         rare=rare_gene_counts,
         code=code("normalize"),
     message:
@@ -157,13 +144,9 @@ rule hvg:
         "../../envs/cpu.yaml"
     threads: threads_for("hvg")
     resources:
-        **device("hvg"),
-        mem_mb=memory("hvg"),
-        runtime=runtime("hvg"),
-        small_plates=1,
-        attempt=which_attempt,
+        **requests("hvg", "small_plates"),
     params:
-        options=options(CONFIG.hvg),
+        options=sections(hvg=CONFIG.hvg),
         min_cells=CONFIG.qc.min_cells or 0,
         rare=RARE_GENE_OPTION,
         code=code("hvg"),

@@ -25,13 +25,9 @@ rule pseudobulk:
         "../../envs/cpu.yaml"
     threads: threads_for("pseudobulk")
     resources:
-        **device("pseudobulk"),
-        mem_mb=memory("pseudobulk"),
-        runtime=runtime("pseudobulk"),
-        small_plates=1,
-        attempt=which_attempt,
+        **requests("pseudobulk", "small_plates"),
     params:
-        options=as_is(options(CONFIG.pseudobulk)),
+        options=sections(pseudobulk=CONFIG.pseudobulk),
         code=code("pseudobulk"),
         store=subpath(input.store, parent=True),
         sums=subpath(output.sums, parent=True),
@@ -61,13 +57,9 @@ rule merge_pseudobulk:
         small_atlas
     conda:
         "../../envs/cpu.yaml"
-    threads: 4
+    threads: threads_for("merge_pseudobulk")
     resources:
-        **device("merge_pseudobulk"),
-        mem_mb=memory("merge_pseudobulk"),
-        runtime=runtime("merge_pseudobulk"),
-        attempt=which_attempt,
-        small_atlas=1,
+        **requests("merge_pseudobulk", "small_atlas"),
     params:
         sums=each(f"{OUT}/plates/{{plate}}/pseudobulk.zarr", options=True),
         genes=CONFIG.genes,

@@ -38,11 +38,9 @@ rule publish:
     retries: 2
     conda:
         "../../envs/cpu.yaml"
-    threads: 1
+    threads: threads_for("publish")
     resources:
-        mem_mb=memory("publish"),
-        runtime=runtime("publish"),
-        attempt=which_attempt,
+        **requests("publish"),
     params:
         folder=with_prefix(OUT),
         names=published_names,

@@ -39,181 +39,55 @@ rule report:
         script=script("report"),
     output:
         page=f"{OUT}/report.html",
-        cells_kept=report(
-            f"{OUT}/figures/cells_kept.png",
-            caption="../report/cells_kept.rst",
-            category="Cells",
-            labels={"result": "Cells kept"},
+        cells_kept=shown("cells_kept.png", "Cells", "Cells kept"),
+        qc_violins=shown("qc_violins.png", "Cells", "Quality of the cells"),
+        hvg_overlap=shown("hvg_overlap.png", "Genes", "Overlap of the variable genes"),
+        genes_by_plates=shown(
+            "genes_by_plates.png", "Genes", "Variable genes by number of plates"
         ),
-        qc_violins=report(
-            f"{OUT}/figures/qc_violins.png",
-            caption="../report/qc_violins.rst",
-            category="Cells",
-            labels={"result": "Quality of the cells"},
-        ),
-        hvg_overlap=report(
-            f"{OUT}/figures/hvg_overlap.png",
-            caption="../report/hvg_overlap.rst",
-            category="Genes",
-            labels={"result": "Overlap of the variable genes"},
-        ),
-        genes_by_plates=report(
-            f"{OUT}/figures/genes_by_plates.png",
-            caption="../report/genes_by_plates.rst",
-            category="Genes",
-            labels={"result": "Variable genes by number of plates"},
-        ),
-        pca_scree=report(
-            f"{OUT}/figures/pca_scree.png",
-            caption="../report/pca_scree.rst",
-            category="Components",
-            labels={"result": "Variance explained"},
-        ),
+        pca_scree=shown("pca_scree.png", "Components", "Variance explained"),
         # A folder: the columns of the plates, and so the pictures, are known after loading.
-        umap=report(
-            directory(f"{OUT}/figures/umap"),
-            patterns=["{color}.png"],
-            caption="../report/umap.rst",
-            category="Map",
-            labels={"result": "UMAP by {color}"},
+        umap=shown("umap", "Map", "UMAP by {color}"),
+        odd_plates=shown("odd_plates.tsv", "Cells", "Plates compared (table)"),
+        cells=shown("cells.tsv", "Cells", "Cells (table)"),
+        left_out=shown(
+            "left_out.tsv", "Cells", "Plates left out (table)", CONFIG.plates.skips
         ),
-        odd_plates=report(
-            f"{OUT}/tables/odd_plates.tsv",
-            caption="../report/odd_plates.rst",
-            category="Cells",
-            labels={"result": "Plates compared (table)"},
+        thresholds=shown("thresholds.tsv", "Cells", "Bounds (table)"),
+        consensus=shown("consensus.tsv", "Genes", "Consensus (table)"),
+        pca=shown("pca.tsv", "Components", "Variance explained (table)"),
+        clusters=shown("clusters.tsv", "Map", "Clusters (table)"),
+        clusters_by_plate=shown(
+            "clusters_by_plate.tsv",
+            "Map",
+            "Clusters by plate (table)",
+            CONFIG.maps_all_cells,
         ),
-        cells=report(
-            f"{OUT}/tables/cells.tsv",
-            caption="../report/cells.rst",
-            category="Cells",
-            labels={"result": "Cells (table)"},
-        ),
-        left_out=(
-            report(
-                f"{OUT}/tables/left_out.tsv",
-                caption="../report/left_out.rst",
-                category="Cells",
-                labels={"result": "Plates left out (table)"},
-            )
-            if CONFIG.plates.skips
-            else []
-        ),
-        thresholds=report(
-            f"{OUT}/tables/thresholds.tsv",
-            caption="../report/thresholds.rst",
-            category="Cells",
-            labels={"result": "Bounds (table)"},
-        ),
-        consensus=report(
-            f"{OUT}/tables/consensus.tsv",
-            caption="../report/consensus.rst",
-            category="Genes",
-            labels={"result": "Consensus (table)"},
-        ),
-        pca=report(
-            f"{OUT}/tables/pca.tsv",
-            caption="../report/pca.rst",
-            category="Components",
-            labels={"result": "Variance explained (table)"},
-        ),
-        clusters=report(
-            f"{OUT}/tables/clusters.tsv",
-            caption="../report/clusters.rst",
-            category="Map",
-            labels={"result": "Clusters (table)"},
-        ),
-        clusters_by_plate=(
-            report(
-                f"{OUT}/tables/clusters_by_plate.tsv",
-                caption="../report/clusters_by_plate.rst",
-                category="Map",
-                labels={"result": "Clusters by plate (table)"},
-            )
-            if CONFIG.maps_all_cells
-            else []
-        ),
-        runs=report(
-            f"{OUT}/tables/runs.tsv",
-            caption="../report/runs.rst",
-            category="Run",
-            labels={"result": "Time and memory (table)"},
-        ),
-        settings=report(
-            f"{OUT}/tables/settings.tsv",
-            caption="../report/settings.rst",
-            category="Run",
-            labels={"result": "Config (table)"},
-        ),
-        versions=report(
-            f"{OUT}/tables/versions.tsv",
-            caption="../report/versions.rst",
-            category="Run",
-            labels={"result": "Software (table)"},
-        ),
+        runs=shown("runs.tsv", "Run", "Time and memory (table)"),
+        settings=shown("settings.tsv", "Run", "Config (table)"),
+        versions=shown("versions.tsv", "Run", "Software (table)"),
         # Folders: one picture for each column of markers.by.
-        markers_dots=(
-            report(
-                directory(f"{OUT}/figures/markers_dots"),
-                patterns=["{color}.png"],
-                caption="../report/markers_dots.rst",
-                category="Markers",
-                labels={"result": "Markers by {color}: dots"},
-            )
-            if CONFIG.markers.by
-            else []
+        markers_dots=shown(
+            "markers_dots", "Markers", "Markers by {color}: dots", CONFIG.markers.by
         ),
-        markers_heat_map=(
-            report(
-                directory(f"{OUT}/figures/markers_heat_map"),
-                patterns=["{color}.png"],
-                caption="../report/markers_heat_map.rst",
-                category="Markers",
-                labels={"result": "Markers by {color}: heat map"},
-            )
-            if CONFIG.markers.by
-            else []
+        markers_heat_map=shown(
+            "markers_heat_map",
+            "Markers",
+            "Markers by {color}: heat map",
+            CONFIG.markers.by,
         ),
-        doublets_figure=(
-            report(
-                f"{OUT}/figures/doublets.png",
-                caption="../report/doublets.rst",
-                category="Cells",
-                labels={"result": "Doublet scores"},
-            )
-            if CONFIG.doublets
-            else []
+        doublets_figure=shown(
+            "doublets.png", "Cells", "Doublet scores", CONFIG.doublets
         ),
-        doublet_rates=(
-            report(
-                f"{OUT}/tables/doublet_rates.tsv",
-                caption="../report/doublet_rates.rst",
-                category="Cells",
-                labels={"result": "Doublets (table)"},
-            )
-            if CONFIG.doublets
-            else []
+        doublet_rates=shown(
+            "doublet_rates.tsv", "Cells", "Doublets (table)", CONFIG.doublets
         ),
-        mixing=(
-            report(
-                f"{OUT}/tables/mixing.tsv",
-                caption="../report/mixing.rst",
-                category="Integration",
-                labels={"result": "Mixing (table)"},
-            )
-            if CONFIG.integrate
-            else []
-        ),
-        integration=(
-            report(
-                directory(f"{OUT}/figures/integration"),
-                patterns=["{color}.png"],
-                caption="../report/integration.rst",
-                category="Integration",
-                labels={"result": "Before and after, by {color}"},
-            )
-            if CONFIG.integrate and CONFIG.integrate.umap
-            else []
+        mixing=shown("mixing.tsv", "Integration", "Mixing (table)", CONFIG.integrate),
+        integration=shown(
+            "integration",
+            "Integration",
+            "Before and after, by {color}",
+            CONFIG.integrate and CONFIG.integrate.umap,
         ),
         manifest=f"{OUT}/manifests/report.json",
     log:
@@ -225,13 +99,9 @@ rule report:
         small_report
     conda:
         "../../envs/cpu.yaml"
-    threads: 1
+    threads: threads_for("report")
     resources:
-        **device("report"),
-        mem_mb=memory("report"),
-        runtime=runtime("report"),
-        attempt=which_attempt,
-        small_atlas=1,
+        **requests("report", "small_atlas"),
     params:
         qc=each(f"{OUT}/plates/{{plate}}/{KEPT_CELLS}", options=True),
         summaries=each(f"{OUT}/plates/{{plate}}/{KEPT_CELLS_SUMMARY}", options=True),

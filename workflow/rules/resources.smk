@@ -5,13 +5,14 @@ import atexit
 from snakemake.utils import available_cpu_count
 
 from scatlas.compute.gpu_devices import find_gpus
-from scatlas.workflow.resources import (
-    STORE_RULES,
-    Estimates,
+from scatlas.workflow.resources import STORE_RULES, Estimates
+from scatlas.workflow.run_time import (
     JobRequest,
+    TimedJob,
     resource_table,
+    run_seconds,
+    sentence,
 )
-from scatlas.workflow.run_time import TimedJob, run_seconds, sentence
 
 
 def runs_on_a_cluster():
@@ -46,31 +47,54 @@ if ESTIMATES.gpus("pca") and (SCHEDULED or not os.access(HOME, os.W_OK)):
     os.environ.setdefault("CUPY_CACHE_DIR", str(Path.cwd() / ".snakemake" / "cupy"))
 
 
-def memory(rule):
-    def mem_mb(wildcards, attempt, threads):
-        return attempt * ESTIMATES.memory(rule, wildcards.get("plate"), threads)
-
-    return mem_mb
+def threads_for(name):
+    return lambda wildcards: ESTIMATES.threads(name, wildcards.get("plate"))
 
 
-def runtime(rule):
-    def minutes(wildcards, attempt, threads):
-        return attempt * ESTIMATES.runtime(rule, wildcards.get("plate"), threads)
+def requests(name, counter=None):
+    """Resources of a rule's jobs: its row in scatlas.workflow.costs, times the attempt.
 
-    return minutes
+    All rules have the same ones: jobs that share one of a cluster must agree on every text. The
+    counter, small_plates or small_atlas, is that of the jobs at a time in a job that they share.
+    """
 
+    def estimate(amount):
+        return lambda wildcards, attempt, threads: (
+            attempt * amount(name, wildcards.get("plate"), threads)
+        )
 
-def threads_for(rule):
-    return lambda wildcards: ESTIMATES.threads(rule, wildcards.get("plate"))
+    def gpu(wildcards, attempt, threads):
+        return ESTIMATES.gpu_parts(name, wildcards.get("plate"), threads, attempt)
 
+    def gpu_share(wildcards, attempt, threads):
+        parts = gpu(wildcards, attempt, threads)
+        return f"{min(parts, JOBS_PER_GPU) or JOBS_PER_GPU}/{JOBS_PER_GPU}"
 
-def disk(rule):
-    return lambda wildcards: ESTIMATES.disk(rule, wildcards.get("plate"))
+    def backend(wildcards):
+        plate = wildcards.get("plate")
+        if plate and ESTIMATES.prefers_cpu(plate):
+            return "cpu"
+        # Clusters are the same on both, and igraph's leave the GPU to other jobs.
+        fewer = ESTIMATES.gpus(name) < ESTIMATES.gpus("umap")
+        return "cpu" if name == "leiden" and fewer else BACKEND
 
-
-def which_attempt(wildcards, attempt):
-    """The attempt as an option: scripts do not read an input again that they have refused."""
-    return attempt
+    found = {
+        "mem_mb": estimate(ESTIMATES.memory),
+        "runtime": estimate(ESTIMATES.runtime),
+        "gpu": gpu,
+        "gpu_share": gpu_share,
+        "budget": BUDGET,
+        "backend": backend,
+        "device_memory": CONFIG.compute.memory,
+        "device_limit": CONFIG.compute.memory_limit or "none",
+        # Scripts do not read an input again that they have refused.
+        "attempt": lambda wildcards, attempt: attempt,
+    }
+    if name in STORE_RULES:
+        found["disk_mb"] = lambda wildcards: ESTIMATES.disk(
+            name, wildcards.get("plate")
+        )
+    return found | ({counter: 1} if counter else {})
 
 
 def shared_jobs():
@@ -102,37 +126,6 @@ def small_report(wildcards):
     """Group of the same steps after the sums by group, which depend on others of them: one group
     would wait for itself."""
     return "small_report" if small_atlas(wildcards) else None
-
-
-def device(rule):
-    """Where a rule computes, and with how much memory for its blocks.
-
-    All rules have these: jobs that share one of a cluster must agree on every text.
-    """
-
-    def gpu(wildcards, attempt, threads):
-        return ESTIMATES.gpu_parts(rule, wildcards.get("plate"), threads, attempt)
-
-    def gpu_share(wildcards, attempt, threads):
-        parts = gpu(wildcards, attempt, threads)
-        return f"{min(parts, JOBS_PER_GPU) or JOBS_PER_GPU}/{JOBS_PER_GPU}"
-
-    def backend(wildcards):
-        plate = wildcards.get("plate")
-        if plate and ESTIMATES.prefers_cpu(plate):
-            return "cpu"
-        # Clusters are the same on both, and igraph's leave the GPU to other jobs.
-        fewer = ESTIMATES.gpus(rule) < ESTIMATES.gpus("umap")
-        return "cpu" if rule == "leiden" and fewer else BACKEND
-
-    return {
-        "gpu": gpu,
-        "gpu_share": gpu_share,
-        "budget": BUDGET,
-        "backend": backend,
-        "device_memory": CONFIG.compute.memory,
-        "device_limit": CONFIG.compute.memory_limit or "none",
-    }
 
 
 def job_request(job):

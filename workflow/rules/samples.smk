@@ -20,11 +20,7 @@ rule split:
         "../../envs/cpu.yaml"
     threads: threads_for("split")
     resources:
-        **device("split"),
-        mem_mb=memory("split"),
-        runtime=runtime("split"),
-        disk_mb=disk("split"),
-        attempt=which_attempt,
+        **requests("split"),
     params:
         source=as_is(CONFIG.plates.path),
         stamp=lambda wildcards: stamp_of(CONFIG.plates.path),

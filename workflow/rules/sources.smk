@@ -4,7 +4,7 @@ from importlib.util import find_spec
 
 from scatlas.io.files.listing import stamp
 from scatlas.workflow.job_environment import job_environment
-from scatlas.workflow.s3_options import set_options
+from scatlas.workflow.job_environment import set_options
 
 # Plates at addresses that a storage plugin of Snakemake reads: it copies them to this machine for
 # `load` and notices changes. Without the plugin, `load` reads the address itself.

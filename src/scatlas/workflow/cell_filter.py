@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from scatlas.errors import InputError
-from scatlas.io import METRICS, read_cells
-from scatlas.workflow.config.cell_query import query_columns
+from scatlas.io import METRICS, open_tables, read_cells
+from scatlas.workflow.config.values import query_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -18,8 +18,29 @@ if TYPE_CHECKING:
     from scatlas.io.products.load_statistics import KeptCells
     from scatlas.io.tables.table import Table
 
-# In the order in which they take cells. JSON does not keep it.
-RULES = ("filter", "min_genes", "max_genes", "min_counts", "max_counts", "max_pct_mt")
+
+def read_columns(store: Path, plate: str, names: list[str], *, key: str) -> pd.DataFrame:
+    """Columns of obs of a plate, without the cells' names; ``key`` of the config names them."""
+    with open_tables(store) as (obs, _):
+        for column in names:
+            if column not in obs.columns:
+                msg = (
+                    f"plate {plate} has no obs column {column!r}, which {key} names; it has "
+                    f"{', '.join(obs.columns)}"
+                )
+                raise InputError(msg)
+        return obs.read(names, index=False)
+
+
+# Bounds on a cell's metrics, which both ends include, in the order in which they take cells. JSON
+# does not keep it.
+BOUNDS = {
+    "min_genes": ("n_genes_by_counts", np.greater_equal),
+    "max_genes": ("n_genes_by_counts", np.less_equal),
+    "min_counts": ("total_counts", np.greater_equal),
+    "max_counts": ("total_counts", np.less_equal),
+    "max_pct_mt": ("pct_counts_mt", np.less_equal),
+}
 
 # What pandas raises for text that is no query, or that these columns cannot answer.
 _NOT_A_QUERY = (
@@ -134,18 +155,17 @@ def qc_filter(
     InputError
         No cell is left.
     """
-    rules = _passed(
-        obs,
-        evaluate_filter(obs, filter, source=source) if filter is not None else None,
-        min_genes=min_genes,
-        max_genes=max_genes,
-        min_counts=min_counts,
-        max_counts=max_counts,
-        max_pct_mt=max_pct_mt,
-    )
+    passes_filter = evaluate_filter(obs, filter, source=source) if filter is not None else None
+    bounds = {
+        "min_genes": min_genes,
+        "max_genes": max_genes,
+        "min_counts": min_counts,
+        "max_counts": max_counts,
+        "max_pct_mt": max_pct_mt,
+    }
     keep = np.ones(len(obs), bool)
     removed = {}
-    for rule, passed in rules.items():
+    for rule, passed in _passed(obs, passes_filter, bounds).items():
         removed[rule] = int((keep & ~passed).sum())
         keep &= passed
     if not keep.any():
@@ -156,31 +176,14 @@ def qc_filter(
 
 
 def _passed(
-    obs: Mapping[str, Any],
-    passes_filter: np.ndarray | None,
-    *,
-    min_genes: int | None,
-    max_genes: int | None,
-    min_counts: int | None,
-    max_counts: int | None,
-    max_pct_mt: float | None,
+    obs: Mapping[str, Any], passes_filter: np.ndarray | None, bounds: Mapping[str, float | None]
 ) -> dict[str, np.ndarray]:
     """Mask [cells] of each rule of :func:`qc_filter`, in the order in which they take cells."""
-    rules: dict[str, np.ndarray] = {}
-    if passes_filter is not None:
-        rules["filter"] = passes_filter
-    genes, counts = (np.asarray(obs[name]) for name in ("n_genes_by_counts", "total_counts"))
-    if min_genes is not None:
-        rules["min_genes"] = genes >= min_genes
-    if max_genes is not None:
-        rules["max_genes"] = genes <= max_genes
-    if min_counts is not None:
-        rules["min_counts"] = counts >= min_counts
-    if max_counts is not None:
-        rules["max_counts"] = counts <= max_counts
-    if max_pct_mt is not None:
-        # An empty cell has no percentage (NaN) and does not pass, as with a mask in scanpy.
-        rules["max_pct_mt"] = np.asarray(obs["pct_counts_mt"]) <= max_pct_mt
+    rules = {} if passes_filter is None else {"filter": passes_filter}
+    for name, (metric, compare) in BOUNDS.items():
+        if (bound := bounds[name]) is not None:
+            # An empty cell has no percentage (NaN) and does not pass, as with a mask in scanpy.
+            rules[name] = compare(np.asarray(obs[metric]), bound)
     return rules
 
 
@@ -195,18 +198,18 @@ def kept_by_bounds(bounds: Mapping[str, Any], source: str) -> Callable[[Table], 
 
     def prepare(obs: Table) -> KeptCells:
         frame = obs.for_query(name for name in asked if name not in METRICS)
-        of_plate = None
+        passes_on_plate = None
         if expression and not set(asked).intersection(METRICS):
-            of_plate = evaluate_filter(frame, expression, source=source)
+            passes_on_plate = evaluate_filter(frame, expression, source=source)
 
         def keep(first: int, metrics: Mapping[str, np.ndarray]) -> np.ndarray:
             n_cells = metrics["total_counts"].size
             rows = slice(first, first + n_cells)
-            passes = None if of_plate is None else of_plate[rows]
-            if expression and of_plate is None:
+            passes = None if passes_on_plate is None else passes_on_plate[rows]
+            if expression and passes_on_plate is None:
                 cells = frame.iloc[rows].assign(**metrics)
                 passes = evaluate_filter(cells, expression, source=source, allow_none=True)
-            rules = _passed(metrics, passes, **limits).values()
+            rules = _passed(metrics, passes, limits).values()
             return np.logical_and.reduce([np.ones(n_cells, bool), *rules])
 
         return keep

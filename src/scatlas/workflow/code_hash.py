@@ -1,4 +1,4 @@
-"""Content hash of the code behind a script.
+"""Place of the workflow, and a content hash of the code behind a script.
 
 Snakemake notices a changed script but not a changed package. Each rule therefore has a parameter
 with the hash of the ``scatlas`` modules that its script imports: a changed kernel reruns the steps
@@ -13,8 +13,23 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from scatlas.errors import InputError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_PACKAGE = Path(__file__).parents[1]
+
+
+def workflow_folder() -> Path:
+    """Folder with the Snakefile, the rules, the scripts and the profiles."""
+    # Hatchling copies them into the wheel; see pyproject.toml.
+    for folder in (_PACKAGE / "snakemake_workflow", _PACKAGE.parents[1]):
+        if (folder / "Snakefile").is_file() and (folder / "scripts").is_dir():
+            return folder
+    msg = f"{_PACKAGE}: the package has no Snakefile: install scatlas again"
+    raise InputError(msg)
+
 
 _ROOT = Path(__file__).parents[1]
 # Regexes, because `ast` takes most of a second for the package at each start, and each cluster job

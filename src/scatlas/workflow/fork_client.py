@@ -27,10 +27,10 @@ FEW_CORES = 4
 def main() -> None:
     command = sys.argv[1:]
     use_this_package()
-    owner = os.environ.get("SCATLAS_FORK_SERVER")  # the process number of Snakemake
-    if owner:
+    snakemake_pid = os.environ.get("SCATLAS_FORK_SERVER")  # the process number of Snakemake
+    if snakemake_pid:
         try:
-            with connect(owner, os.path.dirname(os.path.abspath(command[0]))) as server:
+            with connect(snakemake_pid, os.path.dirname(os.path.abspath(command[0]))) as server:
                 sys.exit(run_at(server, command))
         except ConnectionRefusedError:
             _say_new_python(command[0], "the server that forks is not ready")
@@ -66,7 +66,7 @@ def run_at(server: socket.socket, command: list[str], **more: str) -> int | str:
     return status[0] if status else "the process that forked this job has been killed"
 
 
-def connect(owner: str, scripts: str) -> socket.socket:
+def connect(snakemake_pid: str, scripts: str) -> socket.socket:
     """Connect to the server of one Snakemake and one Python; start it if there is none. It raises
     ConnectionRefusedError while the server is not ready, and OSError where none can run.
     """
@@ -76,17 +76,17 @@ def connect(owner: str, scripts: str) -> socket.socket:
         raise OSError("this system does not tell who is at the other end of a socket")
     python = hashlib.sha256(sys.executable.encode()).hexdigest()[:16]
     # The name has no file: nothing is left to remove, and no path is too long.
-    address = f"\0scatlas-{os.getuid()}-{owner}-{python}"
-    with socket.socket(socket.AF_UNIX) as door:
+    address = f"\0scatlas-{os.getuid()}-{snakemake_pid}-{python}"
+    with socket.socket(socket.AF_UNIX) as listener:
         try:
-            door.bind(address)
+            listener.bind(address)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:  # of a server that runs
                 raise
         else:
             if (os.cpu_count() or 1) <= FEW_CORES:
-                door.listen(128)  # else the server does, when it is ready
-            start_server(door, owner, scripts)
+                listener.listen(128)  # else the server does, when it is ready
+            start_server(listener, snakemake_pid, scripts)
     server = socket.socket(socket.AF_UNIX)
     server.connect(address)
     # Any user may take this name: hand the environment to none but this one.
@@ -96,7 +96,7 @@ def connect(owner: str, scripts: str) -> socket.socket:
     return server
 
 
-def start_server(door: socket.socket, owner: str, scripts: str) -> None:
+def start_server(listener: socket.socket, snakemake_pid: str, scripts: str) -> None:
     """Start the server that will listen at a socket."""
     import subprocess  # here, because the first job alone needs it
 
@@ -104,8 +104,8 @@ def start_server(door: socket.socket, owner: str, scripts: str) -> None:
     # Each request brings its own variables; those of the workflow are options of scripts.
     env = {name: text for name, text in os.environ.items() if not name.startswith("SCATLAS_")}
     subprocess.Popen(
-        [sys.executable, "-P", "-m", module, str(door.fileno()), owner, scripts],
-        pass_fds=[door.fileno()],
+        [sys.executable, "-P", "-m", module, str(listener.fileno()), snakemake_pid, scripts],
+        pass_fds=[listener.fileno()],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

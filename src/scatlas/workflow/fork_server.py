@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.context import ForkProcess
 
-# Seconds between two looks whether the owner still runs.
-_OWNER_INTERVAL = 1.0
+# Seconds between two looks whether Snakemake still runs.
+_SNAKEMAKE_INTERVAL = 1.0
 
 
 def main() -> None:
-    """Serve at the socket, for the owner and with the scripts of the arguments."""
-    number, owner, scripts = sys.argv[1:]
-    with socket.socket(fileno=int(number)) as door:
+    """Serve at the socket, for a Snakemake and with the scripts of the arguments."""
+    number, snakemake_pid, scripts = sys.argv[1:]
+    with socket.socket(fileno=int(number)) as listener:
         warm_up(Path(scripts))
-        door.listen(128)  # until now clients are refused, or wait on few cores
-        serve(door, int(owner), run_script)
+        listener.listen(128)  # until now clients are refused, or wait on few cores
+        serve(listener, int(snakemake_pid), run_script)
 
 
 def warm_up(scripts: Path) -> None:
@@ -64,33 +64,36 @@ def warm_up(scripts: Path) -> None:
         run("load", "--source", source, "--store", store)
         run("qc_filter", "--store", store, "--table", qc, "--summary", folder / "qc.json")
         run("normalize", "--qc", qc, "--table", factors)
-        run("hvg", *counts, "--n-top-genes", 20, "--table", folder / "hvg.parquet")
+        config = ("--config", '{"hvg": {"n_top_genes": 20}}')
+        run("hvg", *counts, *config, "--table", folder / "hvg.parquet")
         genes = folder / "genes.tsv"
         genes.write_text("\n".join(["gene", *plate.var_names[:20], ""]))
         selected = ("--selected", folder / "selected.zarr", "--gram", folder / "gram.zarr")
         run("select_genes", *counts, "--genes", genes, *selected)
 
 
-def serve(door: socket.socket, owner: int, run: Callable[[dict[str, Any]], None]) -> None:
-    """Fork a process for each client of the listening socket ``door``, until the process ``owner``
-    has ended and no client is left. The forked process calls ``run`` with the request.
+def serve(
+    listener: socket.socket, snakemake_pid: int, run: Callable[[dict[str, Any]], None]
+) -> None:
+    """Fork a process, which calls ``run`` with the request, for each client of a listening socket,
+    until Snakemake has ended and no client is left.
     """
     gc.collect()
     gc.freeze()  # a collection would copy the pages of all imported objects into each process
     forked = multiprocessing.get_context("fork")
     jobs: dict[socket.socket, ForkProcess] = {}
-    while jobs or _runs(owner):
+    while jobs or _runs(snakemake_pid):
         ends = {process.sentinel: client for client, process in jobs.items()}
-        for ready in wait([door, *jobs, *ends], _OWNER_INTERVAL):
-            if ready is door:
-                client = door.accept()[0]
+        for ready in wait([listener, *jobs, *ends], _SNAKEMAKE_INTERVAL):
+            if ready is listener:
+                client = listener.accept()[0]
                 try:
                     files, request = _read(client)
                 except ValueError:  # the client was killed during its request
                     client.close()
                     continue
                 process = forked.Process(
-                    target=_run, args=(run, request, files, [door, client, *jobs])
+                    target=_run, args=(run, request, files, [listener, client, *jobs])
                 )
                 process.start()
                 with suppress(OSError):

@@ -1,14 +1,20 @@
-"""Values that scripts read from the environment instead of from their options.
+"""Values that jobs read from the environment instead of from their options.
 
 Snakemake reruns a step when its options change. These values check inputs early or choose where a
-step computes; they do not decide what it writes, so a change of them must not rerun it.
+step computes; they do not decide what it writes, so a change of them must not rerun it. Each job of
+a cluster starts a separate Snakemake, which reads the files again, perhaps hours later: it takes
+the config of its run from the environment, and refuses other plates or other code.
 """
 
 from __future__ import annotations
 
 import json
+import os
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from scatlas.errors import InputError
+from scatlas.io.files.checksums import text_digest
 from scatlas.workflow.config.plate_sheet import WRITTEN_COLUMNS
 
 if TYPE_CHECKING:
@@ -71,3 +77,46 @@ def columns_to_mix(config: Config, plates: Sequence[Plate]) -> dict[str, list[st
         if unlabelled and name not in _ADDED_COLUMNS:
             columns[name] = unlabelled if len(unlabelled) < len(plates) else None
     return columns
+
+
+_VARIABLE = "SCATLAS_RUN"
+
+
+def of_run(part: str, value: Any, *, module: str, is_main: bool) -> Any:
+    """A part of the plan of a run, which Snakemake's main process writes and its jobs read.
+    ``value`` is what this process has read, and the result where an executor hands on no
+    environment. Another workflow may import this one as several modules.
+    """
+    run, key = json.loads(os.environ.get(_VARIABLE) or "{}"), f"{module} {part}"
+    if not is_main:
+        return run.get(key, value)
+    # `load` refuses what JSON does not know.
+    os.environ[_VARIABLE] = json.dumps(run | {key: value}, default=str)
+    return value
+
+
+def bind(place: str, text: str, *, module: str, is_main: bool) -> None:
+    """Refuse to go on if this is a job, and its run began with another text at this place."""
+    digest = text_digest(text.encode())
+    if of_run(place, digest, module=module, is_main=is_main) != digest:
+        msg = (
+            f"{place} has changed since this run began: give the same command again when the run "
+            "has ended"
+        )
+        raise InputError(msg)
+
+
+def set_options(provider: Any, profile: str | None, *, requester_pays: bool) -> None:
+    """Give the plugin's provider the profile of a plate, and let the account pay."""
+    session = import_module("boto3").Session  # a package of the plugin
+    if profile and profile not in session().available_profiles:
+        msg = f"s3_profile {profile!r} is not in ~/.aws: correct the plate sheet"
+        raise InputError(msg)
+    if profile:
+        provider.s3c = session(profile_name=profile).resource("s3")
+    if requester_pays:
+        provider.s3c.meta.client.meta.events.register("before-call.s3", _pay)
+
+
+def _pay(params: dict[str, Any], **_: Any) -> None:
+    params["headers"]["x-amz-request-payer"] = "requester"

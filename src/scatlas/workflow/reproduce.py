@@ -23,9 +23,9 @@ from scatlas._util.operating_system import n_available_cores
 from scatlas.errors import InputError, ScatlasError
 from scatlas.io.files.checksums import VALUES_DIGEST, checksum
 from scatlas.workflow import script
+from scatlas.workflow.code_hash import workflow_folder
 from scatlas.workflow.config.plate_sheet import DEMO_FOLDER
 from scatlas.workflow.provenance import CONTENT_FACTS, read_record
-from scatlas.workflow.snakefile import workflow_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,4 +1,6 @@
-"""Expected run time: a simulation of the jobs of a run on the cores and GPUs that it may use."""
+"""What a dry run prints: the resources that the jobs request, and their expected run time, by a
+simulation of the jobs on the cores and GPUs that they may use.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,19 @@ from typing import TYPE_CHECKING
 from scatlas.workflow.costs import JOB_START_S, SNAKEMAKE_START_S
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """Resources that one job requests; memory and disk in MB, run time in minutes."""
+
+    rule: str
+    threads: int
+    mem_mb: int
+    runtime: int
+    gpu: float = 0
+    disk_mb: int = 0
 
 
 @dataclass(frozen=True)
@@ -95,3 +109,40 @@ def sentence(seconds: float, cores: int, n_gpus: float) -> str:
         f"Expected run time: about {time} on {machine}, by the costs that were measured on other "
         "machines (docs/performance.md)."
     )
+
+
+def resource_table(requests: Iterable[JobRequest]) -> str:
+    """Table of requested resources with one row per rule, in the order of their first jobs."""
+    rules: dict[str, list[JobRequest]] = defaultdict(list)
+    for request in requests:
+        rules[request.rule].append(request)
+    all_requests = [request for jobs in rules.values() for request in jobs]
+    rows = [["rule", "jobs", "threads", "GPUs", "GB each", "hours", "GPU hours", "disk GB"]]
+    rows += [_table_row(rule, jobs) for rule, jobs in rules.items()]
+    rows.append(_table_row("all", all_requests))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows
+    ]
+    return "\n".join(
+        [
+            "Plan: resources that the jobs request. Threads, GPUs and GB are of the largest job,",
+            "hours and disk of all jobs together. Most jobs take a tenth of their hours.",
+            *lines,
+        ]
+    )
+
+
+def _table_row(name: str, jobs: list[JobRequest]) -> list[str]:
+    hours = sum(job.runtime for job in jobs) / 60
+    gpu_hours = sum(job.runtime * job.gpu for job in jobs) / 60
+    return [
+        name,
+        str(len(jobs)),
+        str(max((job.threads for job in jobs), default=0)),
+        f"{max((job.gpu for job in jobs), default=0):.3g}",
+        f"{max((job.mem_mb for job in jobs), default=0) / 1e3:.1f}",
+        f"{hours:.1f}",
+        f"{gpu_hours:.1f}",
+        f"{sum(job.disk_mb for job in jobs) / 1e3:.1f}",
+    ]

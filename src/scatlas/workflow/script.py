@@ -52,8 +52,8 @@ def parser(
     doc: str | None, *, gpu: bool = False, may_skip: bool = False
 ) -> argparse.ArgumentParser:
     """Option parser with the options that all scripts share; with ``gpu`` those of scripts that can
-    compute on one, which :func:`run_script` then locks; with ``may_skip`` those of scripts that can
-    leave their plate out (`scatlas.workflow.left_out`).
+    compute on one, which :func:`recorded_run` then locks; with ``may_skip`` those of scripts that
+    can leave their plate out (`scatlas.workflow.left_out`).
     """
     new = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.ArgumentDefaultsHelpFormatter
@@ -113,7 +113,7 @@ def parser(
 
 
 @contextmanager
-def run_script(
+def recorded_run(
     args: argparse.Namespace,
     *,
     outputs: list[Path],

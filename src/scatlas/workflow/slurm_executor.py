@@ -18,7 +18,7 @@ from snakemake.io import is_flagged
 from scatlas.errors import InputError
 from scatlas.io.files.atomic import atomic_path
 from scatlas.io.files.listing import stamp
-from scatlas.workflow.slurm_queue import RUN_FILE, QueuedJob, jobs_of_run, refuse_live_jobs
+from scatlas.workflow.run_lock import RUN_FILE, QueuedJob, jobs_of_run, refuse_live_jobs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

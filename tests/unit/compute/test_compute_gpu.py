@@ -1114,7 +1114,7 @@ def run(folder: Path, *options: str) -> dict[str, Any]:
     """The run record of a step with these options."""
     manifest = folder / "m.json"
     args = script.parser("doc", gpu=True).parse_args(["--manifest", str(manifest), *options])
-    with script.run_script(args, outputs=[]) as facts:
+    with script.recorded_run(args, outputs=[]) as facts:
         facts["on"] = backend.current_backend()
     record = json.loads(script.run_record(manifest).read_text())
     assert json.loads(manifest.read_text()) == {"on": record["backend"], "outputs": {}}
@@ -1141,7 +1141,7 @@ def test_a_step_locks_its_share_of_a_gpu(cupy: Cupy, rmm: Any, monkeypatch, tmp_
     for share, largest in ((None, 90), ("1/4", 0.9 * 141 / 4)):
         given = ("--gpu-share", share) if share else ()
         args = script.parser("doc", gpu=True).parse_args([*options, *given])
-        with script.run_script(args, outputs=[]):
+        with script.recorded_run(args, outputs=[]):
             _, (_, _, sizes), _ = rmm.set[0].made
             files = Path(os.environ["SCATLAS_LOCKS_DIR"]).glob("GPU-0.*.lock")
             assert sum(map(is_locked, files)) == (3 if share else 12)
@@ -1174,7 +1174,7 @@ def test_a_step_on_a_cluster(tmp_path: Path):
 
             def main():
                 args = script.parser("doc", gpu=True).parse_args()
-                with script.run_script(args, outputs=[]) as facts:
+                with script.recorded_run(args, outputs=[]) as facts:
                     from distributed import default_client
                     facts["workers"] = len(default_client().scheduler_info()["workers"])
 

@@ -36,7 +36,7 @@ from scatlas.io.products.load_statistics import HOW_TO_ROUND
 from scatlas.io.tables.table import Table
 from scatlas.kernels.counts.check_cpu import check_counts
 from scatlas.workflow.cell_filter import evaluate_filter
-from scatlas.workflow.config.cell_query import query_columns
+from scatlas.workflow.config.values import query_columns
 
 N_CELLS, N_GENES = 12, 5
 Spoil = Callable[[h5py.File], None]

@@ -109,11 +109,12 @@ def test_the_script_leaves_out_groups_without_a_kept_cell(tmp_path, monkeypatch)
     keep = np.array([1, 1, 0, 0, 1, 1, 1, 0], dtype=bool)
     write_cells(tmp_path / "qc", pd.DataFrame({"keep": keep}), [obs.index.to_numpy()])
     files = [f"--{name}={tmp_path / name}" for name in ("store", "qc", "sums", "manifest")]
-    pseudobulk.main(["--plate=p", *files, "--by=line", "--by=drug", "--threads=1"])
+    config = ["--config", '{"pseudobulk": {"by": ["line", "drug"]}}']
+    pseudobulk.main(["--plate=p", *files, *config, "--threads=1"])
     found = ad.read_zarr(tmp_path / "sums")
     assert found.obs_names.tolist() == ["a_d", "c_d"]  # b has no cell left, and one no drug
     assert found.obs["n_obs_aggregated"].tolist() == [2, 2]
     dense = x.toarray().astype(np.int64)
     np.testing.assert_array_equal(found.X.toarray(), [dense[[0, 6]].sum(0), dense[[4, 5]].sum(0)])
     with pytest.raises(InputError, match=r"^plate p has no obs column 'dose', which pseudobulk.by"):
-        pseudobulk.main(["--plate=p", *files, "--by=dose"])
+        pseudobulk.main(["--plate=p", *files, "--config", '{"pseudobulk": {"by": ["dose"]}}'])

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from scatlas.errors import InputError
-from scatlas.workflow.atlas_genes import find_genes
+from scatlas.workflow.reference import find_genes
 
 ATLAS = pd.Index(["ACTB", "GAPDH", "TP53", "MYC"])
 

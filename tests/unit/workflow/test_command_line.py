@@ -11,7 +11,7 @@ from snakemake.cli import parse_args
 from scatlas.errors import InputError
 from scatlas.workflow.command_line import run as command_run
 from scatlas.workflow.command_line.main import main
-from scatlas.workflow.command_line.snakemake_command import snakemake_command, use_writable_caches
+from scatlas.workflow.command_line.run import snakemake_command, use_writable_caches
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from scatlas.io.matrices.lazy import read_matrix
 from scatlas.io.zarr_writer.elements import consolidate
 from scatlas.workflow import integrity
 from scatlas.workflow.integrity import check_outputs, run_record
-from scatlas.workflow.script import run_script
+from scatlas.workflow.script import recorded_run
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def results(tmp_path, small_chunks, monkeypatch) -> Path:
     outputs = [tmp_path / "plates/p1/counts.zarr", tmp_path / "plates/p1/table.tsv"]
     manifest = tmp_path / "manifests/made/p1.json"
     args = argparse.Namespace(manifest=manifest, threads=1, attempt=1, block_budget="16MB")
-    with run_script(args, outputs=outputs, reports=[tmp_path / "figures"]):
+    with recorded_run(args, outputs=outputs, reports=[tmp_path / "figures"]):
         with CsrWriter(outputs[0], n_vars=20) as writer:
             writer.append(x)
         outputs[1].write_text("table")
@@ -175,14 +175,14 @@ def test_a_step_that_fails_over_a_damaged_input_names_it_and_the_mend(results: P
     )
     with (
         pytest.raises(InputError, match=r"rm -r .*counts\.zarr"),
-        run_script(args, outputs=[]),
+        recorded_run(args, outputs=[]),
     ):
         raise KeyError("whatever")
     # And says the same when it is tried again.
     args.attempt = 2
     with (
         pytest.raises(InputError, match=r"rm -r .*counts\.zarr"),
-        run_script(args, outputs=[]),
+        recorded_run(args, outputs=[]),
     ):
         pytest.fail("the step ran again")
 
@@ -201,7 +201,7 @@ def test_damage_that_shows_in_no_listing_is_found_by_the_reader(results: Path):
     said = re.escape(f"plate p1: {store}: ") + ".*" + re.escape(f"delete it (rm -r {store}) and")
     with (
         pytest.raises(InputError, match=said),
-        run_script(args, outputs=[]),
+        recorded_run(args, outputs=[]),
         prefix_errors("plate p1"),
     ):
         read_matrix(store)[0].compute()

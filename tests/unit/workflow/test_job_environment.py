@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from scatlas.workflow.cell_filter import RULES
+from scatlas.workflow.cell_filter import BOUNDS
 from scatlas.workflow.config.loading import load
 from scatlas.workflow.config.plate_sheet import Plate
 from scatlas.workflow.job_environment import columns_to_mix, job_environment, kept_cells
@@ -73,7 +73,7 @@ def test_the_environment_holds_checks_and_the_cluster():
     bounds = json.loads(found.pop("SCATLAS_KEPT_CELLS"))["bounds"]
     assert bounds["filter"] == "ok"
     assert bounds["max_pct_mt"] == 0
-    assert set(RULES) < set(bounds)
+    assert {"filter", *BOUNDS} < set(bounds)
     assert found == {
         "SCATLAS_QC_FILTER": "ok",
         "SCATLAS_MAX_PCT_MT": "0.0",

@@ -26,7 +26,9 @@ def options(folder: Path, *more: str):
 
 
 def run(args, error: Exception | None = None) -> None:
-    with script.run_script(args, outputs=[args.store, args.store.with_suffix(".parquet")]) as facts:
+    with script.recorded_run(
+        args, outputs=[args.store, args.store.with_suffix(".parquet")]
+    ) as facts:
         facts["n_cells"] = 3
         if error:
             raise error

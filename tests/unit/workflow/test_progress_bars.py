@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from scatlas.workflow.command_line.progress_bars import ProgressBars
+from scatlas.workflow.command_line.run import ProgressBars
 
 LINES = """\
 Building DAG of jobs...

@@ -16,7 +16,7 @@ import scatlas.io.tables.column as columns
 from scatlas.errors import InputError
 from scatlas.io import METRICS, CsrWriter
 from scatlas.io.tables.cell_parquet import kept_names, read_cells, write_cells
-from scatlas.workflow.cell_filter import RULES, evaluate_filter, frequent_genes, qc_filter
+from scatlas.workflow.cell_filter import BOUNDS, evaluate_filter, frequent_genes, qc_filter
 from scatlas.workflow.consensus import consensus_genes
 
 
@@ -79,7 +79,7 @@ def test_bounds_are_inclusive_and_rules_take_in_turn(obs):
     # d fails min_genes and has no percentage: the first rule that it fails counts it.
     assert removed == {"filter": 1, "min_genes": 1, "max_counts": 0, "max_pct_mt": 1}
     assert sum(removed.values()) == len(obs) - keep.sum()
-    assert list(removed) == [rule for rule in RULES if rule in removed]
+    assert list(removed) == [rule for rule in ("filter", *BOUNDS) if rule in removed]
 
 
 def test_an_empty_cell_does_not_pass_a_mitochondrial_bound(obs):
@@ -116,21 +116,21 @@ def store(tmp_path, obs, monkeypatch) -> Path:
     return tmp_path / "counts.zarr"
 
 
-def run(store: Path, *options: str) -> tuple[pd.DataFrame, dict]:
+def run(store: Path, **qc: object) -> tuple[pd.DataFrame, dict]:
     spec = importlib.util.spec_from_file_location("qc_filter_script", SCRIPT)
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     table, summary = store.with_name("qc.parquet"), store.with_name("qc_summary.json")
     paths = [f"--table={table}", f"--summary={summary}", f"--manifest={store.with_name('m.json')}"]
-    script.main(["--plate", "p", "--store", str(store), *paths, *options])
+    config = ["--config", json.dumps({"qc": qc})]
+    script.main(["--plate", "p", "--store", str(store), *paths, *config])
     return pd.read_parquet(table), json.loads(summary.read_text())
 
 
 @pytest.mark.parametrize("expression", ["pass_filter == 'full'", "`drug dose` == 'a'", "ok"])
 @pytest.mark.parametrize("bounds", [{}, {"min_genes": 10, "max_pct_mt": 10.0}])
 def test_script(store, obs, expression, bounds):
-    options = [f"--{name.replace('_', '-')}={value}" for name, value in bounds.items()]
-    table, summary = run(store, f"--filter={expression}", *options)
+    table, summary = run(store, filter=expression, **bounds)
     keep, removed = qc_filter(obs, source="p", filter=expression, **bounds)
     wanted = obs[list(METRICS)].assign(keep=keep)
     # As if it had been written whole.
@@ -147,39 +147,38 @@ def test_script_reads_no_more_than_it_needs(store):
     for part in ("X/indptr", "obs/barcode"):
         for chunk in (store / part / "c").iterdir():
             chunk.write_bytes(b"damaged")
-    table, _ = run(store, "--filter=reads > 1")
+    table, _ = run(store, filter="reads > 1")
     assert list(table["keep"]) == [False, False, True, True, True]
 
 
 def test_script_names_all_columns_when_one_is_missing(store):
     columns = "pass_filter, reads, ok, drug dose, total_counts, n_genes_by_counts, pct_counts_mt"
     with pytest.raises(InputError, match=f"no column 'nothing'.* use one of: {columns}, total_"):
-        run(store, "--filter=nothing > 1")
+        run(store, filter="nothing > 1")
 
 
 def test_script_filters_by_name(store):
-    table, _ = run(store, "--filter=index in ['b', 'd'] and BARCODE != 'd'")
+    table, _ = run(store, filter="index in ['b', 'd'] and BARCODE != 'd'")
     assert list(table.index[table["keep"]]) == ["b"]
 
 
 @pytest.mark.parametrize(
-    ("option", "bound"),
+    ("key", "value", "bound"),
     [
-        ("--max-pct-mt=9", "qc.max_pct_mt is 9"),
-        ("--filter=ok and pct_counts_mt < 9", "qc.filter is ok and pct_counts_mt < 9"),
-        (
-            "--filter=total_counts > 2 * total_counts_mt",
-            "qc.filter is total_counts > 2 \\* total_c",
-        ),
+        ("max_pct_mt", 9, "9"),
+        ("filter", "ok and pct_counts_mt < 9", "ok and pct_counts_mt < 9"),
+        ("filter", "total_counts > 2 * total_counts_mt", "total_counts > 2 \\* total_c"),
     ],
 )
-def test_script_refuses_a_bound_that_cannot_act(store, option, bound):
+def test_script_refuses_a_bound_that_cannot_act(store, key, value, bound):
     with zarr.config.set({"array.write_empty_chunks": True}):
         zarr.open_array(store / "var/mt", mode="r+")[:] = False
-    wanted = f"^plate p: {bound}.* all mitochondrial counts are zero.*set qc.mt_prefix: MT-$"
+    wanted = (
+        f"^plate p: qc.{key} is {bound}.* all mitochondrial counts are zero.*set qc.mt_prefix: MT-$"
+    )
     with pytest.raises(InputError, match=wanted):
-        run(store, option, "--mt-prefix=mt-")
-    run(store, "--filter=total_counts > 0", "--mt-prefix=mt-")
+        run(store, **{key: value}, mt_prefix="mt-")
+    run(store, filter="total_counts > 0", mt_prefix="mt-")
 
 
 @pytest.mark.parametrize("index_name", ["BARCODE", None])

@@ -11,20 +11,10 @@ from scipy import sparse
 
 from scatlas.workflow.config.loading import load
 from scatlas.workflow.config.plate_sheet import Plate
-from scatlas.workflow.resources import (
-    BASE_MB,
-    BYTES_PER_CELL,
-    VALUES_PER_CELL,
-    Estimates,
-    JobRequest,
-    Size,
-    block_threads,
-    memory_mb,
-    minutes,
-    plate_size,
-    resource_table,
-    total,
-)
+from scatlas.workflow.costs import block_threads, minutes
+from scatlas.workflow.resources import BASE_MB, Estimates, memory_mb
+from scatlas.workflow.run_time import JobRequest, resource_table
+from scatlas.workflow.sizes import BYTES_PER_CELL, VALUES_PER_CELL, Size, plate_size, total
 
 BUDGET = 256_000_000
 
@@ -64,7 +54,7 @@ def test_sizes_add_up():
 @pytest.mark.parametrize(
     ("budget", "values", "gpu", "threads"),
     [
-        (BUDGET, None, False, 4),
+        (BUDGET, 1e12, False, 4),
         (BUDGET, 1e9, False, 4),
         (BUDGET, 1e9, True, 8),
         (BUDGET, 100, False, 2),  # one block

@@ -7,7 +7,7 @@ from datetime import date
 import pytest
 
 from scatlas.errors import InputError
-from scatlas.workflow.run_plan import bind, of_run
+from scatlas.workflow.job_environment import bind, of_run
 
 HEAD, JOB = ({"module": "None", "is_main": is_main} for is_main in (True, False))
 

@@ -7,7 +7,7 @@ import pytest
 from scatlas.compute.memory import map_bytes
 from scatlas.errors import InputError
 from scatlas.workflow.config.loading import load
-from scatlas.workflow.sample_size import SAMPLE_CELLS, sample_size
+from scatlas.workflow.sizes import SAMPLE_CELLS, sample_size
 
 
 @pytest.mark.parametrize(

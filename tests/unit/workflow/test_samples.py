@@ -13,8 +13,7 @@ import pytest
 from scatlas.datasets import simulate_plate, write_release
 from scatlas.errors import ConfigError, InputError
 from scatlas.io.products import split_samples
-from scatlas.workflow.config.loading import load
-from scatlas.workflow.config.samples import plate_names, sample_plates
+from scatlas.workflow.config.loading import load, plate_names, sample_plates
 from scatlas.workflow.provenance import plate_rows
 
 

@@ -27,7 +27,7 @@ from scatlas.workflow import code_hash as module
 from scatlas.workflow import script
 from scatlas.workflow.code_hash import code_hash
 from scatlas.workflow.report._tables import versions
-from scatlas.workflow.script import run_script
+from scatlas.workflow.script import recorded_run
 
 SCRIPTS = Path(__file__).parents[3] / "scripts"
 
@@ -36,7 +36,7 @@ def test_a_step_leaves_a_manifest_without_times_and_a_record_with_them(tmp_path:
     def run(folder: Path) -> bytes:
         folder.mkdir()
         args = script.parser("doc").parse_args(["--manifest", str(folder / "m.json")])
-        with run_script(args, outputs=[folder / "out.txt"]) as facts:
+        with recorded_run(args, outputs=[folder / "out.txt"]) as facts:
             (folder / "out.txt").write_text("same")
             facts["n_cells"] = 3
         return (folder / "m.json").read_bytes()
@@ -62,7 +62,7 @@ def test_steps_run_from_a_checkout_without_snakemake(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(Distribution, "from_name", from_name)
     args = script.parser("doc").parse_args(["--manifest", str(tmp_path / "m.json")])
-    with run_script(args, outputs=[]):
+    with recorded_run(args, outputs=[]):
         pass
     record = json.loads(script.run_record(args.manifest).read_text())
     assert record["versions"]["scatlas"] == scatlas.__version__
@@ -98,7 +98,7 @@ def test_threads_are_those_of_the_step_then_dasks_then_the_cores(monkeypatch):
 def test_all_threads_work_unless_a_budget_bounds_them(tmp_path, given, n_threads, in_flight):
     options = ["--manifest", str(tmp_path / "m.json"), "--threads", str(n_threads)]
     args = script.parser("doc").parse_args([*options, "--block-budget", given])
-    with run_script(args, outputs=[]):
+    with recorded_run(args, outputs=[]):
         assert threads.n_threads() == in_flight
         # The threads do not decide how data is divided.
         assert script.block_sizes(args) == {
@@ -118,7 +118,7 @@ def test_a_step_with_a_gpu_has_larger_blocks(tmp_path, monkeypatch, gpu):
     monkeypatch.setattr(backend, "gpu_record", dict)
     options = ["--manifest", str(tmp_path / "m.json"), "--threads", "99", "--backend", "auto"]
     args = script.parser("doc", gpu=True).parse_args(options)
-    with run_script(args, outputs=[]):
+    with recorded_run(args, outputs=[]):
         sizes, n_threads = script.block_sizes(args), threads.n_threads()
     of_gpu = {"block_budget": 16 * 128_000_000, "largest_block": 128_000_000}
     of_cpu = {"block_budget": 256_000_000, "largest_block": 32_000_000}
@@ -128,7 +128,7 @@ def test_a_step_with_a_gpu_has_larger_blocks(tmp_path, monkeypatch, gpu):
 
 def test_a_failed_step_leaves_no_manifest(tmp_path: Path):
     args = script.parser("doc").parse_args(["--manifest", str(tmp_path / "m.json")])
-    with pytest.raises(ZeroDivisionError), run_script(args, outputs=[]):
+    with pytest.raises(ZeroDivisionError), recorded_run(args, outputs=[]):
         raise ZeroDivisionError
     assert [path.name for path in tmp_path.rglob("*")] == ["runs", "m.lock"]
 
@@ -138,7 +138,7 @@ def test_a_step_waits_for_a_process_that_was_left_behind(tmp_path: Path):
     code = (
         "import sys, time; from scatlas.workflow import script\n"
         "args = script.parser('doc').parse_args(['--manifest', sys.argv[1]])\n"
-        "with script.run_script(args, outputs=[]) as facts:\n"
+        "with script.recorded_run(args, outputs=[]) as facts:\n"
         "    print('begun', flush=True); sys.stdin.readline(); facts['from'] = 'the first'\n"
     )
     manifest = tmp_path / "m.json"
@@ -148,7 +148,7 @@ def test_a_step_waits_for_a_process_that_was_left_behind(tmp_path: Path):
         args = script.parser("doc").parse_args(["--manifest", str(manifest)])
         go_on = threading.Timer(0.5, first.stdin.close)
         go_on.start()
-        with run_script(args, outputs=[]) as facts:
+        with recorded_run(args, outputs=[]) as facts:
             assert json.loads(manifest.read_text())["from"] == "the first"
             facts["from"] = "the second"
     assert json.loads(manifest.read_text())["from"] == "the second"
@@ -167,7 +167,7 @@ def test_a_disk_too_full_for_the_sentence_says_it_each_time(tmp_path: Path, monk
     for attempt in (1, 2, 3):
         options = ["--manifest", str(tmp_path / "m.json"), "--attempt", str(attempt)]
         args = script.parser("doc").parse_args(options)
-        with pytest.raises(DiskError, match="make room there"), run_script(args, outputs=[]):
+        with pytest.raises(DiskError, match="make room there"), recorded_run(args, outputs=[]):
             (tmp_path / "output").write_text("values")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["output", "runs"]
 
@@ -177,7 +177,7 @@ def test_refused_input_is_not_read_again_by_the_next_attempt(tmp_path: Path):
         """What a step says whose input is bad in this way."""
         options = ["--manifest", str(tmp_path / "m.json"), "--attempt", str(number)]
         try:
-            with run_script(script.parser("doc").parse_args(options), outputs=[]):
+            with recorded_run(script.parser("doc").parse_args(options), outputs=[]):
                 if sentence:
                     raise InputError(sentence)
         except InputError as error:
@@ -304,7 +304,7 @@ def test_a_full_disk_is_named_and_not_filled_again(tmp_path: Path, error: Except
     def attempt(number: int) -> str:
         options = ["--manifest", str(tmp_path / "m.json"), "--attempt", str(number)]
         args = script.parser("doc").parse_args(options)
-        with pytest.raises((DiskError, InputError)) as raised, run_script(args, outputs=[]):
+        with pytest.raises((DiskError, InputError)) as raised, recorded_run(args, outputs=[]):
             raise error if number == 1 else AssertionError("the work is not done twice")
         return str(raised.value)
 
@@ -327,7 +327,7 @@ def test_a_disk_that_fails_is_told_in_one_sentence_and_tried_again(tmp_path: Pat
     for attempt in ("1", "2"):
         options = ["--manifest", str(tmp_path / "m.json"), "--attempt", attempt]
         args = script.parser("doc").parse_args(options)
-        with pytest.raises(DiskError) as raised, run_script(args, outputs=[]):
+        with pytest.raises(DiskError) as raised, recorded_run(args, outputs=[]):
             raise RuntimeError("whatever") from error
         assert "\n" not in str(raised.value)
         assert "give the same command again" in str(raised.value)
@@ -336,7 +336,7 @@ def test_a_disk_that_fails_is_told_in_one_sentence_and_tried_again(tmp_path: Pat
 def test_a_disk_that_fails_to_read_keeps_its_sentence(tmp_path: Path):
     args = script.parser("doc").parse_args(["--manifest", str(tmp_path / "m.json")])
     told = pytest.raises(DiskError, match="X cannot be read")
-    with told, run_script(args, outputs=[]), reading("plate.h5ad", "X"):
+    with told, recorded_run(args, outputs=[]), reading("plate.h5ad", "X"):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
@@ -344,7 +344,7 @@ def test_any_other_error_of_a_step_stays_as_it_is(tmp_path: Path):
     args = script.parser("doc").parse_args(["--manifest", str(tmp_path / "m.json")])
     with (
         pytest.raises(OSError, match="Permission denied") as raised,
-        run_script(args, outputs=[]),
+        recorded_run(args, outputs=[]),
     ):
         raise PermissionError(errno.EACCES, "Permission denied")
     assert not isinstance(raised.value, DiskError)

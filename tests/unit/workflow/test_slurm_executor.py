@@ -12,9 +12,9 @@ from types import SimpleNamespace
 import pytest
 
 from scatlas.errors import InputError
-from scatlas.workflow import slurm_executor, slurm_queue
+from scatlas.workflow import run_lock, slurm_executor
+from scatlas.workflow.run_lock import RUN_FILE, QueuedJob
 from scatlas.workflow.slurm_executor import PATIENCE, watch
-from scatlas.workflow.slurm_queue import RUN_FILE, QueuedJob
 
 LATENCY = 60
 
@@ -90,7 +90,7 @@ class Run:
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch) -> Run:
     new = Run(tmp_path)
-    for module in (slurm_executor, slurm_queue):
+    for module in (slurm_executor, run_lock):
         monkeypatch.setattr(module, "jobs_of_run", new.jobs_of_run)
     monkeypatch.setattr(slurm_executor.time, "monotonic", lambda: new.now)
     return new

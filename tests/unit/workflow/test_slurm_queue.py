@@ -10,7 +10,7 @@ import pytest
 from scatlas.errors import InputError
 from scatlas.workflow.command_line import status
 from scatlas.workflow.command_line.main import main
-from scatlas.workflow.slurm_queue import RUN_FILE, QueuedJob, jobs_of_run, refuse_live_jobs
+from scatlas.workflow.run_lock import RUN_FILE, QueuedJob, jobs_of_run, refuse_live_jobs
 
 LINES = """\
 CLUSTER: one

@@ -147,7 +147,7 @@ def test_steps_on_tables_run_without_dask(tmp_path: Path) -> None:
         "from scatlas.compute.threads import n_threads\n"
         f"args = script.parser('').parse_args(['--manifest', {str(tmp_path / 'm.json')!r},"
         " '--threads', '3'])\n"
-        "with script.run_script(args, outputs=[Path(__file__)]) as facts:\n"
+        "with script.recorded_run(args, outputs=[Path(__file__)]) as facts:\n"
         "    facts['threads'] = n_threads()\n"
         "assert facts['threads'] == 3\n"
     )

@@ -123,7 +123,8 @@ def test_columns_that_cannot_be_strata(store: Path) -> None:
 def test_the_script_draws_by_strata(store: Path, tmp_path: Path) -> None:
     main = runpy.run_path(str(Path(__file__).parents[3] / "scripts/subset.py"))["main"]
     out, manifest = tmp_path / "subset.h5ad", tmp_path / "subset.json"
-    options = ["--n-cells=7", "--by=plate", "--by=line", "--min-cells=1", "--seed=5"]
+    subset = {"n_cells": 7, "by": ["plate", "line"], "min_cells": 1}
+    options = ["--config", json.dumps({"subset": subset}), "--seed=5"]
     files = [f"--atlas={store}", f"--subset={out}", f"--manifest={manifest}"]
     main([*files, *options])
     codes = read_strata(store, ["plate", "line"], most=8)

@@ -3,25 +3,101 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from scatlas.errors import InputError, ScatlasError
-from scatlas.io.matrices.counts_source import gene_names, what_elements_hold
-from scatlas.io.matrices.source import COUNTS, EXPECTED
+from scatlas.io.chunks.encoded_text import EncodedText
+from scatlas.io.matrices.counts_source import find_source, gene_names, what_elements_hold
+from scatlas.io.matrices.source import COUNTS, EXPECTED, Wanted
 from scatlas.io.products.load_statistics import HOW_TO_ROUND
 from scatlas.io.tables.cell_names import SharedCells
-from scatlas.workflow.command_line.cell_agreement import stored_cells
-from scatlas.workflow.command_line.gene_agreement import GeneAgreement
-from scatlas.workflow.command_line.output import DONE, PROBLEM, Problem, say, say_json
-from scatlas.workflow.command_line.project import read_project
-from scatlas.workflow.command_line.snakemake_command import plan
+from scatlas.workflow.command_line import DONE, PROBLEM, Problem, say, say_json
+from scatlas.workflow.command_line.run import plan
+from scatlas.workflow.config.loading import read_project
+from scatlas.workflow.config.sections import Config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    import numpy as np
+    import pandas as pd
+    from numpy.typing import NDArray
+
     from scatlas.workflow.config.plate_sheet import Plate
-    from scatlas.workflow.config.sections import Config
+
+
+def stored_cells(path: str, counts: str) -> Iterator[tuple[EncodedText, NDArray[np.int64]]]:
+    """Cells of a plate for :class:`scatlas.io.tables.cell_names.SharedCells`.
+
+    Only rows of CSR have their numbers beside the counts. Of other plates nothing is known before
+    they are loaded; the step `concat_on_disk` compares all.
+    """
+    with find_source(path, Wanted(counts)) as source:
+        if (n_genes := source.genes_per_cell()) is None:
+            return
+        obs = source.table("obs")
+        for lo, hi in obs.spans():
+            yield EncodedText.encode(obs.names(lo, hi)), n_genes[lo:hi]
+
+
+# Below this share of genes that all plates have, their union is suggested.
+_ENOUGH = 0.8
+
+
+class GeneAgreement:
+    """Genes of all plates so far."""
+
+    def __init__(self) -> None:
+        self._first: pd.Index | None = None
+        self._first_path = ""
+        self._shared: set[str] = set()
+        self._all: set[str] = set()
+        self._same = True
+
+    def add(self, path: str, genes: pd.Index) -> None:
+        """Add the genes of a plate, which must share one with the plates before."""
+        if self._first is None:
+            self._first, self._first_path = genes, path
+            self._shared, self._all = set(genes), set(genes)
+            return
+        self._same = self._same and genes.equals(self._first)
+        before = len(self._shared)
+        self._shared &= set(genes)
+        self._all |= set(genes)
+        if before and not self._shared:
+            msg = (
+                f"{path}: it shares no gene with {self._first_path}: its first gene is "
+                f"{genes[0]!r}, there it is {self._first[0]!r}; give files with the same kind of "
+                "gene names"
+            )
+            raise InputError(msg)
+
+    @property
+    def n_usable(self) -> int:
+        """Genes of an atlas with :attr:`setting`."""
+        return len(self._all if self.setting == "union" else self._shared)
+
+    @property
+    def setting(self) -> str:
+        """Value of ``genes`` in the config."""
+        if self._same:
+            return "same"
+        allowed = get_args(Config.model_fields["genes"].annotation)
+        few = len(self._shared) < _ENOUGH * len(self._all)
+        return "union" if few and "union" in allowed else "intersect"
+
+    @property
+    def sentence(self) -> str:
+        """What the plates share."""
+        if self._same:
+            return f"all plates have the same {len(self._shared):,} genes in the same order"
+        return (
+            f"all plates share {len(self._shared):,} genes of {len(self._all):,} that any has"
+            if len(self._shared) < len(self._all)
+            else f"all plates have the same {len(self._all):,} genes, in different orders"
+        )
+
 
 _TOTAL = re.compile(r"^total +(\d+)$", re.MULTILINE)
 

@@ -16,6 +16,7 @@ from scatlas.io.matrices.counts_source import find_source
 from scatlas.io.matrices.parquet_source import ParquetSource
 from scatlas.io.matrices.source import CountsSource, Sample, Wanted
 from scatlas.io.products.split_samples import list_samples
+from scatlas.workflow.config.loading import plate_names
 from scatlas.workflow.config.plate_sheet import (
     WINDOWS,
     filtered_name,
@@ -26,7 +27,6 @@ from scatlas.workflow.config.plate_sheet import (
     name_plates,
     without_lists,
 )
-from scatlas.workflow.config.samples import plate_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

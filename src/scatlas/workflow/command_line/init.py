@@ -2,30 +2,181 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from scatlas.errors import InputError
 from scatlas.io.files.atomic import atomic_path
 from scatlas.io.tables.cell_names import SharedCells
-from scatlas.workflow.command_line.cell_agreement import stored_cells
+from scatlas.workflow.code_hash import workflow_folder
+from scatlas.workflow.command_line import say, say_table
+from scatlas.workflow.command_line.check import GeneAgreement, stored_cells
 from scatlas.workflow.command_line.find_files import find_files, find_release, find_samples
-from scatlas.workflow.command_line.gene_agreement import GeneAgreement
-from scatlas.workflow.command_line.output import say, say_table
-from scatlas.workflow.command_line.plate_facts import PlateFacts, read_facts
-from scatlas.workflow.command_line.project import read_project
-from scatlas.workflow.command_line.project_files import (
-    SHEET,
-    config_text,
-    mitochondrial,
-    sheet_text,
-    why_no_bound,
+from scatlas.workflow.command_line.plate_facts import (
+    N_MADS,
+    PlateFacts,
+    kept_by,
+    read_facts,
+    suggest_bounds,
 )
-from scatlas.workflow.command_line.qc_bounds import kept_by, suggest_bounds
-from scatlas.workflow.snakefile import workflow_folder
+from scatlas.workflow.config.generate import comment
+from scatlas.workflow.config.loading import read_project
+from scatlas.workflow.config.sections import Config
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+SHEET = "plates.tsv"
+# From this number of cells on, more components separate rare states.
+_MANY_CELLS = 1_000_000
+
+
+def sheet_text(plates: Sequence[PlateFacts]) -> str:
+    """Text of the plate sheet; with columns on the counts in which the plates differ."""
+    columns = {"plate": "name", "path": "path", "n_cells": "n_cells"}
+    columns |= {
+        name: name
+        for name in ("counts", "fractional")
+        if len({getattr(plate, name) for plate in plates}) > 1
+    }
+    rows = [list(columns)]
+    rows += [[str(getattr(plate, name)) for name in columns.values()] for plate in plates]
+    return "".join("\t".join(row) + "\n" for row in rows)
+
+
+def config_text(
+    plates: Sequence[PlateFacts],
+    genes: GeneAgreement,
+    bounds: Mapping[str, int],
+    outdir: str,
+    place: str | Mapping[str, str],
+    n_plates: int,
+) -> str:
+    """Text of the config: the keys that depend on the files, each with a comment on what was seen.
+    ``bounds`` are those of :func:`scatlas.workflow.command_line.plate_facts.suggest_bounds`;
+    ``place`` is the value of ``plates``, and ``n_plates`` how many these are.
+    """
+    n_cells = sum(plate.n_cells for plate in plates)
+    n = f"{n_plates:,} plate{'s' * (n_plates != 1)} with {n_cells:,} cells"
+    return "\n".join(
+        [
+            *comment(
+                f"Written by scatlas init, which found {n}. Edit it as you like: scatlas check "
+                "says whether it is valid, scatlas run builds the atlas. A key that is not here "
+                "has its default."
+            ),
+            f"plates: {_yaml(place)}",
+            f"outdir: {_yaml(outdir)}",
+            "",
+            *_source(plates),
+            *comment(f"{_first_upper(genes.sentence)}."),
+            f"genes: {genes.setting}",
+            "",
+            *_qc(plates, bounds),
+            *_sizes(n_cells, genes.n_usable),
+            "",
+        ]
+    )
+
+
+def mitochondrial(plates: Sequence[PlateFacts]) -> tuple[str, str | None] | None:
+    """Prefix and column of the mitochondrial genes; None if not all plates have the same."""
+    found = {(p.mt_prefix, p.gene_names) if p.n_mt else None for p in plates}
+    return next(iter(found)) if len(found) == 1 else None
+
+
+def why_no_bound(plates: Sequence[PlateFacts]) -> str:
+    """Sentence on plates for which :func:`mitochondrial` finds nothing."""
+    without = [plate.name for plate in plates if not plate.n_mt]
+    reason = f"plate {without[0]} has no" if without else "the plates differ in the names of"
+    return (
+        f"no bound on mitochondrial counts: {reason} genes that begin with MT- or mt-, also behind "
+        "a genome"
+    )
+
+
+def _source(plates: Sequence[PlateFacts]) -> list[str]:
+    numbers = Counter(plate.counts for plate in plates)
+    places = ", ".join(f"{place} of {n:,} plates" for place, n in numbers.items())
+    (place, _), *others = numbers.items()
+    said = (
+        f"see the column counts of {SHEET}"
+        if others
+        else f"Raw counts are in {place} of all plates"
+    )
+    lines = comment(f"Raw counts are in {places}: {said}." if others else f"{said}.")
+    keys = [] if others else [f"  counts: {_yaml(place)}"]
+    n_rounded = sum(plate.fractional == "round" for plate in plates)
+    if n_rounded:
+        where = "" if n_rounded == len(plates) else f"; see the column fractional of {SHEET}"
+        lines += comment(f"Those of {n_rounded:,} plates are fractional, and are rounded{where}.")
+        keys += [] if where else ["  fractional: round"]
+    return [*lines, *(["source:", *keys] if keys else []), ""]
+
+
+def _qc(plates: Sequence[PlateFacts], bounds: Mapping[str, int]) -> list[str]:
+    shares = [100 * (1 - kept_by(p.metrics, bounds).mean()) for p in plates if len(p.metrics)]
+    least, most = (min(shares), max(shares)) if shares else (0.0, 0.0)
+    n_seen = sum(len(plate.metrics) for plate in plates)
+    lines = [
+        *comment(
+            f"Bounds suggested by {n_seen:,} cells: {N_MADS:g} median absolute deviations (scaled "
+            "to a standard deviation) from the median of each plate, of log(1 + x) for genes and "
+            "counts, the widest of all plates. Of these cells they drop "
+            f"{least:.1f}% to {most:.1f}% per plate; init.png shows them. Delete a line to drop no "
+            "cell by it."
+        ),
+        "qc:",
+    ]
+    for key in ("min_genes", "max_genes", "min_counts", "max_counts"):
+        lines += [f"  {key}: {bounds[key]}"] if key in bounds else [f"  # {key}: null"]
+    return [*lines, *_mt(plates, bounds), ""]
+
+
+def _mt(plates: Sequence[PlateFacts], bounds: Mapping[str, int]) -> list[str]:
+    found = mitochondrial(plates)
+    if found is None:
+        text = _first_upper(why_no_bound(plates))
+        return [*comment(f"{text}.", "  "), "  # max_pct_mt: null"]
+    prefix, column = found
+    number = min(plate.n_mt for plate in plates)
+    place = f"column {column} of var" if column else "the index of var"
+    return [
+        *comment(f"{number:,} genes begin with {prefix} in {place}.", "  "),
+        f"  mt_prefix: {_yaml(prefix)}",
+        *([f"  gene_names: {_yaml(column)}"] if column else []),
+        f"  max_pct_mt: {bounds.get('max_pct_mt', 'null')}",
+    ]
+
+
+def _sizes(n_cells: int, n_genes: int) -> list[str]:
+    """Numbers of genes and components, where the defaults do not suit the plates."""
+    lines: list[str] = []
+    if n_genes < 2 * Config().hvg.n_top_genes:
+        lines += [
+            *comment(f"Half of the {n_genes:,} genes."),
+            *["hvg:", f"  n_top_genes: {max(1, n_genes // 2)}", ""],
+        ]
+    usual = 300 if n_cells >= _MANY_CELLS else 50
+    n_comps = max(1, min(usual, n_cells // 10, n_genes // 4))
+    return [
+        *lines,
+        *comment("50 components are usual, 300 for millions of cells."),
+        *["pca:", f"  n_comps: {n_comps}"],
+    ]
+
+
+def _yaml(value: Any) -> str:
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=10_000, sort_keys=False)
+    return text.strip().removesuffix("...").strip()
+
+
+def _first_upper(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
 
 PICTURE = Path("init.png")
 

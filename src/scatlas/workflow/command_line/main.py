@@ -1,14 +1,16 @@
-"""The command ``scatlas`` and its options."""
+"""The options of the command ``scatlas``."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import webbrowser
 from pathlib import Path
 
 from scatlas._version import __version__
-from scatlas.errors import ScatlasError
-from scatlas.workflow.command_line.output import DONE, PROBLEM, Problem, say_json
+from scatlas.errors import DiskError, InputError, ScatlasError
+from scatlas.workflow.command_line import DONE, PROBLEM, Problem, say, say_json
 
 _DESCRIPTION = """\
 One atlas from many plates of single-cell counts. In the folder of your project:
@@ -50,12 +52,10 @@ def main(argv: list[str] | None = None) -> int:
 
 def _call(args: argparse.Namespace, others: list[str]) -> int:
     if args.command == "export":  # needs neither Snakemake nor a config
-        from scatlas.workflow.command_line.export_atlas import export_atlas
-
         form = next(form for form in _FORMS if getattr(args, form))
-        export_atlas(args.atlas, form, getattr(args, form), seed=args.seed)
+        _export(args.atlas, form, getattr(args, form), seed=args.seed)
         return DONE
-    from scatlas.workflow.command_line.snakemake_command import (
+    from scatlas.workflow.command_line.run import (
         check_folder,
         check_installed,
         use_writable_caches,
@@ -84,10 +84,47 @@ def _call(args: argparse.Namespace, others: list[str]) -> int:
 
             return status(args.config, as_json=args.json)
         case _:
-            from scatlas.workflow.command_line.open_report import open_report
-
-            open_report(args.config)
+            _open_report(args.config)
             return DONE
+
+
+def _export(atlas: str, form: str, out: Path, *, seed: int) -> None:
+    """Write an atlas (a path or an address) to a new file or folder in another form; the seed is
+    that of the order of the cells for annbatch.
+    """
+    from scatlas import export
+    from scatlas.compute.progress import progress
+
+    write = getattr(export, f"to_{form}")
+    options = {"seed": seed} if form == "annbatch" else {}
+    try:
+        with progress(f"export {out}"):
+            write(atlas, out, **options)
+    except OSError as error:
+        if isinstance(error, DiskError):
+            raise
+        reason = " ".join(str(error).split())
+        msg = f"{out} cannot be written ({reason}): make room, or name another folder"
+        raise DiskError(msg) from error
+    say(f"wrote {out}")
+
+
+def _open_report(config_file: Path) -> None:
+    """Open ``report.html`` of the results in the user's browser, and print its path."""
+    from scatlas.workflow.config.loading import read_config
+
+    config = read_config(config_file)
+    folder = Path(config.folder, "mapped") if config.atlas else Path(config.folder)
+    page = (folder / "report.html").absolute()
+    if not page.is_file():
+        msg = f"{page}: there is no report yet: scatlas run makes it"
+        raise InputError(msg)
+    say(str(page))
+    # Without a screen Python would start a browser of the terminal, which shows no pictures.
+    names = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+    has_screen = sys.platform == "darwin" or any(os.environ.get(name) for name in names)
+    if has_screen and not webbrowser.open(page.as_uri()):
+        say("no browser was found: open this file in one")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,26 +1,171 @@
-"""``scatlas run``: call Snakemake, with bars of its progress on a terminal."""
+"""``scatlas run``: Snakemake, as a user would call it, with bars of its progress."""
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from tqdm import tqdm
 
 from scatlas.errors import InputError
 from scatlas.io.files.atomic import atomic_path
-from scatlas.workflow.command_line.output import say
-from scatlas.workflow.command_line.progress_bars import ProgressBars
-from scatlas.workflow.command_line.project import read_project
-from scatlas.workflow.command_line.snakemake_command import snakemake_command
-from scatlas.workflow.snakefile import workflow_folder
+from scatlas.workflow.code_hash import workflow_folder
+from scatlas.workflow.command_line import say
+from scatlas.workflow.config.loading import read_project
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Self, TextIO
+
+# Packages of the extra, by their modules.
+_NEEDED = {"snakemake": "snakemake", "matplotlib": "matplotlib", "umap": "umap-learn"}
+# Lines of Snakemake around the sentences of an error.
+_NOISE = re.compile(
+    r"^(Using |Building DAG|Config file |SNAKEMAKE|=+$|  [A-Z][\w ()]*: |\w*Error in file |  File )"
+)
+
+
+def check_installed() -> None:
+    """Refuse an installation that lacks a package of the extra ``workflow``."""
+    if missing := [name for module, name in _NEEDED.items() if find_spec(module) is None]:
+        msg = f"{missing[0]} is not installed: pip install 'scatlas[workflow]'"
+        raise InputError(msg)
+
+
+def check_folder() -> None:
+    """Refuse a folder with a file in which Snakemake would find the missing keys of a config."""
+    defaults = Path("config/config.yaml")
+    if defaults.is_file() and not defaults.samefile(workflow_folder() / defaults):
+        msg = (
+            f"{defaults.absolute()}: Snakemake would read this file as defaults of the atlas: use "
+            "scatlas in another folder, or move the file"
+        )
+        raise InputError(msg)
+
+
+def use_writable_caches() -> None:
+    """Without a home, as on compute nodes, give libraries a cache in the working folder."""
+    from snakemake.common import get_appdirs
+
+    usual, here = Path(get_appdirs().user_cache_dir), Path(".snakemake/cache").absolute()
+    if _is_writable(usual / "snakemake"):
+        return
+    if not _is_writable(here):
+        msg = f"neither {usual} nor {here} can be written: set XDG_CACHE_HOME to another folder"
+        raise InputError(msg)
+    sys.stderr.write(f"{usual} cannot be written: {here} is used instead\n")
+    os.environ["XDG_CACHE_HOME"] = str(here)
+    for variable, name in (("MPLCONFIGDIR", "matplotlib"), ("CUPY_CACHE_DIR", "cupy")):
+        os.environ.setdefault(variable, str(here / name))
+
+
+def _is_writable(folder: Path) -> bool:
+    """Whether a folder, which is made, takes files; ``~`` stands for a user without a home."""
+    with suppress(OSError):
+        if not str(folder).startswith("~"):
+            folder.mkdir(parents=True, exist_ok=True)
+            return os.access(folder, os.W_OK | os.X_OK)
+    return False
+
+
+def snakemake_command(config: Path, *options: str) -> list[str]:
+    """Words of the command that runs the workflow with a config, in the working folder."""
+    folder = workflow_folder()
+    return [
+        *(sys.executable, "-m", "snakemake"),
+        *("--snakefile", str(folder / "Snakefile")),
+        # Without it Snakemake would take profiles/default of another workflow in this folder.
+        *("--workflow-profile", str(folder / "profiles/default")),
+        # With "=": Snakemake would take targets after a space for more config files.
+        *(f"--configfile={config}", *options),
+    ]
+
+
+def plan(config: Path, *options: str) -> str:
+    """Output of a command of Snakemake that runs no step; an error if it cannot plan the run."""
+    done = subprocess.run(
+        snakemake_command(config, *options),
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    if done.returncode:
+        lines = f"{done.stderr}\n{done.stdout}".splitlines()
+        reason = " ".join(line for line in lines if line.strip() and not _NOISE.match(line))
+        msg = f"{config}: Snakemake cannot plan the run: {reason}"
+        raise InputError(msg)
+    return done.stdout
+
+
+# Steps of a plate that read its counts, which take most of the time, with the name of their bar.
+PLATE_STEPS = {
+    "load": "plates read",
+    "hvg": "plates with variable genes",
+    "select_genes": "plates cut to these genes",
+    "map_plate": "plates placed on the map",
+}
+# What Snakemake prints.
+_PROGRESS = re.compile(r"^(\d+) of (\d+) steps \(")
+_FINISHED = re.compile(r"^ *Finished jobid: \d+ \(Rule: (\w+)\)")
+_STATS, _STAT = "Job stats:", re.compile(r"^(\w+) +(\d+)$")
+_FORMAT = "{desc:<27}{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}]"
+
+
+class ProgressBars:
+    """Bars below the lines of Snakemake; a context manager."""
+
+    def __init__(self, file: TextIO | None = None) -> None:
+        self._file = file or sys.stderr
+        self._steps: Any = None
+        self._plates: dict[str, Any] = {}
+        self._in_stats = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for bar in [*self._plates.values(), *filter(None, [self._steps])]:
+            bar.close()
+
+    def read(self, line: str) -> None:
+        """Print a line of Snakemake, and update the bars by it."""
+        line = line.rstrip("\n")
+        tqdm.write(line, file=self._file)
+        if line == _STATS:
+            self._in_stats = True
+        elif not line:
+            self._in_stats = False
+        elif self._in_stats and (match := _STAT.match(line)):
+            self._plan(match[1], int(match[2]))
+        elif match := _FINISHED.match(line):
+            if match[1] in self._plates:
+                self._plates[match[1]].update()
+        elif (match := _PROGRESS.match(line)) and self._steps is not None:
+            # A checkpoint adds steps.
+            self._steps.total = int(match[2])
+            self._steps.update(int(match[1]) - self._steps.n)
+            self._steps.refresh()
+
+    def _plan(self, rule: str, number: int) -> None:
+        """Make the bar of a rule, or of all steps, unless it is there."""
+        if rule == "total" and self._steps is None:
+            self._steps = self._bar("all steps", number)
+        elif rule in PLATE_STEPS and rule not in self._plates:
+            self._plates[rule] = self._bar(PLATE_STEPS[rule], number)
+
+    def _bar(self, name: str, total: int) -> Any:
+        return tqdm(total=total, desc=name, file=self._file, bar_format=_FORMAT, dynamic_ncols=True)
+
 
 # Profile of the user's cluster, in the working folder.
 _SLURM = Path("slurm")

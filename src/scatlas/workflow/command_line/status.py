@@ -8,12 +8,12 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from scatlas.workflow.command_line.output import DONE, PROBLEM, Problem, say, say_json, say_table
-from scatlas.workflow.command_line.project import read_project
-from scatlas.workflow.command_line.snakemake_command import plan
+from scatlas.workflow.code_hash import workflow_folder
+from scatlas.workflow.command_line import DONE, PROBLEM, Problem, say, say_json, say_table
+from scatlas.workflow.command_line.run import plan
+from scatlas.workflow.config.loading import read_project
 from scatlas.workflow.integrity import run_record
-from scatlas.workflow.slurm_queue import jobs_of_last_run
-from scatlas.workflow.snakefile import workflow_folder
+from scatlas.workflow.run_lock import jobs_of_last_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

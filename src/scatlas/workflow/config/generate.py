@@ -1,4 +1,4 @@
-"""Write the files that follow from the sections of the config: schemas, config.yaml, key table."""
+"""Write the files that follow from the sections of the config: config.yaml and the key table."""
 
 from __future__ import annotations
 
@@ -47,6 +47,17 @@ def plates_schema() -> Schema:
     return _with_draft(schema)
 
 
+def schema_files() -> dict[str, str]:
+    """JSON schemas for editors, by file name: the documentation has them beside its pages."""
+    schemas = {"config": config_schema(), "plates": plates_schema()}
+    return {
+        f"{name}.schema.yaml": yaml.safe_dump(
+            schema, sort_keys=False, width=WIDTH, allow_unicode=True
+        )
+        for name, schema in schemas.items()
+    }
+
+
 def config_yaml() -> str:
     """Text of config.yaml: every key with its default and a comment with its meaning."""
     head = [
@@ -72,10 +83,7 @@ def documents(root: Path) -> dict[Path, str]:
         msg = f"{readme} must hold the lines {BEGIN} and {END} once, around its key table"
         raise ConfigError(msg)
     before, after = text.split(BEGIN)[0], text.split(END)[1]
-    schemas = root / "workflow" / "schemas"
     return {
-        schemas / "config.schema.yaml": _schema_yaml(config_schema()),
-        schemas / "plates.schema.yaml": _schema_yaml(plates_schema()),
         root / "config" / "config.yaml": config_yaml(),
         readme: f"{before}{BEGIN}\n\n{key_table()}\n\n{END}{after}",
     }
@@ -99,7 +107,7 @@ def differences(root: Path) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m scatlas.workflow.config.generate",
-        description="Write schemas, config/config.yaml and the key table of its README.",
+        description="Write config/config.yaml and the key table of its README.",
     )
     task = parser.add_mutually_exclusive_group(required=True)
     task.add_argument("--write", action="store_true", help="write the generated files")
@@ -115,18 +123,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stdout.write(diff)
         sys.exit(1 if diff else 0)
     for path, text in documents(args.root).items():
-        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, "utf-8")
 
 
 def _with_draft(schema: Schema) -> Schema:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
-
-
-def _schema_yaml(data: Schema) -> str:
-    sources = "src/scatlas/workflow/config/sections.py or plate_sheet.py"
-    head = f"# Written by `{COMMAND}`: edit\n# {sources} instead.\n"
-    return head + yaml.safe_dump(data, sort_keys=False, width=WIDTH, allow_unicode=True)
 
 
 def _yaml_lines(schema: Schema) -> Iterator[str]:

@@ -1,7 +1,8 @@
-"""Read a config file and check it, alone and against the plate sheet."""
+"""Read a config and its plates, and check them, alone and together."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from pydantic import ValidationError
 
-from scatlas.errors import ConfigError
+from scatlas.errors import ConfigError, InputError
 from scatlas.workflow.config.messages import explain
+from scatlas.workflow.config.plate_sheet import Plate, as_plate_name, read_plates
 from scatlas.workflow.config.sections import Config
 
 if TYPE_CHECKING:
-    from scatlas.workflow.config.plate_sheet import Plate
+    from collections.abc import Iterable
 
 
 def load(source: Mapping[str, Any] | Path | str) -> Config:
@@ -109,3 +111,95 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         msg = f"{path}: a config is a list of 'key: value' lines, not {type(data).__name__}"
         raise ConfigError(msg)
     return data
+
+
+# Folder of the list of samples, in the folder where Snakemake is started.
+_LISTS = Path(".snakemake/scatlas")
+
+
+class Sample(Plate):
+    """A plate that is one ``sample`` of a file; ``path`` is the file of all samples. `load` may
+    read the sample from the file itself, without `split`.
+    """
+
+    sample: str
+    is_read_in_place: bool = False
+
+
+def sample_plates(config: Config, *, is_main: bool) -> list[Sample]:
+    """The samples of a file as plates, in the order of their first cells.
+
+    The main process of Snakemake reads the column of the samples, and stores the list until the
+    file changes. The jobs of a cluster, which parse the rules again, read the list.
+    """
+    from scatlas.io.files.checksums import text_digest, write_json
+    from scatlas.io.files.listing import stamp
+
+    path, by, source = str(config.plates.path), str(config.plates.by), config.source
+    key = json.dumps([path, by, source.counts, source.lists])
+    file = _LISTS / f"samples-{text_digest(key.encode())[:16]}.json"
+    found = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    if not found or (is_main and found["stamp"] != stamp(path)):
+        # Opens the file, half a second.
+        from scatlas.io.files.cell_files import ListColumns
+        from scatlas.io.matrices.counts_source import find_source
+        from scatlas.io.matrices.source import Wanted
+        from scatlas.io.products.split_samples import list_samples
+
+        before = stamp(path)
+        samples = list_samples(path, by)
+        lists = ListColumns(**json.loads(source.lists or "{}"))
+        with find_source(path, Wanted(source.counts, lists=lists)) as opened:
+            in_place = opened.is_ordered(by, len(samples))
+        found = {"stamp": before, "samples": list(samples.items()), "in_place": in_place}
+        write_json(file, found)
+    sizes = dict(found["samples"])
+    return [
+        Sample(
+            plate=name,
+            path=path,
+            n_cells=sizes[sample],
+            labels={},
+            sample=sample,
+            is_read_in_place=found["in_place"],
+        )
+        for sample, name in plate_names(sizes, f"{path}: obs[{by!r}]").items()
+    ]
+
+
+def plate_names(samples: Iterable[str], where: str) -> dict[str, str]:
+    """Name of the plate of each sample, which is also a folder. Characters that a plate's name
+    cannot have become underscores; the column of the samples keeps the names as they are. It is an
+    error, which begins with ``where``, if two samples have the same plate.
+    """
+    names: dict[str, str] = {}
+    sample_of: dict[str, str] = {}
+    for sample in samples:
+        name = as_plate_name(sample)
+        if name in sample_of:
+            msg = (
+                f"{where}: the samples {sample_of[name]!r} and {sample!r} would both be plate "
+                f"{name!r}: rename one"
+            )
+            raise ConfigError(msg)
+        names[sample], sample_of[name] = name, sample
+    return names
+
+
+def read_config(path: Path) -> Config:
+    """Read and check a config, which must exist."""
+    if not path.is_file():
+        msg = f"{path}: there is no such config: write it with scatlas init FILES"
+        raise InputError(msg)
+    return load(path)
+
+
+def read_project(path: Path) -> tuple[Config, list[Plate]]:
+    """Read and check a config and its plates."""
+    config = read_config(path)
+    if config.plates.by:
+        return config, [*sample_plates(config, is_main=True)]
+    plates = read_plates(config.plates.sheet)
+    if not config.atlas:  # else the atlas decides what its config leaves open
+        check_plates(config, plates)
+    return config, plates

@@ -20,7 +20,7 @@ from scatlas.errors import InputError
 from scatlas.io import read_cells
 from scatlas.io.files.local_zarr import open_with_zarr_python
 from scatlas.io.tables.column import Column, ColumnCodes
-from scatlas.workflow.cell_filter import RULES
+from scatlas.workflow.cell_filter import BOUNDS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -185,7 +185,7 @@ class Results:
             for facts in ("removed", "thresholds"):
                 summary[facts] = {
                     rule: summary[facts][rule]
-                    for rule in (*RULES, "doublets")
+                    for rule in ("filter", *BOUNDS, "doublets")
                     if rule in summary[facts]
                 }
         return summaries
