@@ -1,7 +1,7 @@
 """Check that the tests find faults: plant each fault of a table and run the tests that must fail.
 
     python bench/mutants.py                      # all rows of tests/helpers/mutants.tsv
-    python bench/mutants.py --rows 3 17
+    python bench/mutants.py --rows 3 17      # some of them
 
 A row names a file below src/scatlas, a text that occurs once in it, the text in its place, what
 breaks, and the tests (arguments of pytest). Works in a copy of the working tree. A test that fails

@@ -28,7 +28,7 @@ from scatlas.io.files.chunk_locations import hdf5_chunked_array
 from scatlas.io.files.local_zarr import open_store
 from scatlas.io.matrices.csr_writer import CsrWriter
 from scatlas.io.matrices.lazy import read_matrix
-from scatlas.io.products.load_plate import _LoadStatistics
+from scatlas.io.products.load_statistics import LoadStatistics
 
 N_CELLS, N_GENES = 300, 90
 
@@ -317,8 +317,8 @@ def test_a_source_that_is_replaced_after_its_last_block_is_refused(counts, tmp_p
     """Its tables may come from the new file."""
     path = write(counts, tmp_path / "p.h5ad", 100, compression="gzip")
     new = write(counts, tmp_path / "new.h5ad", 70, compression="gzip")
-    tell = _LoadStatistics.tell
-    monkeypatch.setattr(_LoadStatistics, "tell", lambda *args: new.replace(path) and tell(*args))
+    tell = LoadStatistics.tell
+    monkeypatch.setattr(LoadStatistics, "tell", lambda *args: new.replace(path) and tell(*args))
     with pytest.raises(InputError, match="has changed since it was opened"):
         load_plate(path, tmp_path / "counts.zarr", plate="p", mt_prefix=None)
     assert not (tmp_path / "counts.zarr").exists()

@@ -20,9 +20,9 @@ from scatlas.errors import InputError
 from scatlas.io.files.checksums import checksum
 from scatlas.io.products.load_statistics import cells_digest, read_moments, write_moments
 from scatlas.kernels.moments.shares import ShareMoments
-from scatlas.workflow.cell_filter import RULES
+from scatlas.workflow.cell_filter import BOUNDS
 
-NO_BOUNDS: dict[str, Any] = dict.fromkeys(RULES)
+NO_BOUNDS: dict[str, Any] = dict.fromkeys(BOUNDS)
 READ = "the counts are read, because "
 NOT_READ = "load took the moments, no counts are read"
 
