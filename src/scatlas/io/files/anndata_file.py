@@ -47,6 +47,9 @@ _PROBED: set[Store] = set()
 # of 50 times the duration limits the checks, one per block, to 2% of the time.
 _NEXT_CHECK: dict[Store, float] = {}
 _PAUSE_PER_CHECK = 50
+_OPEN_FILES: weakref.WeakSet[OpenFile] = weakref.WeakSet()
+# What the operating system answers if another program has locked a file.
+_HELD = {errno.EAGAIN, errno.EACCES}
 
 
 @dataclass(frozen=True)
@@ -235,11 +238,6 @@ def load_filters(path: str, element: Any) -> None:
             "installed: write the file again with compression='gzip'"
         )
         raise InputError(msg)
-
-
-_OPEN_FILES: weakref.WeakSet[OpenFile] = weakref.WeakSet()
-# What the operating system answers if another program has locked a file.
-_HELD = {errno.EAGAIN, errno.EACCES}
 
 
 def open_hdf5(path: str, source: Any = None) -> h5py.File:

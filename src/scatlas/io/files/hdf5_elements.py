@@ -44,6 +44,10 @@ _LEVEL = 1
 # Share of its bytes above which an array is not compressed, but stored in gzip's format, whose
 # checksum finds damage.
 _WORTH_IT, _STORE = 0.9, 0
+logger = logging.getLogger(__name__)
+# Values that a thread decodes at once, about.
+_VALUES = 2**20
+_SPARSE_KINDS = {"csr_matrix": sparse.csr_matrix, "csc_matrix": sparse.csc_matrix}
 
 
 class _ErrorRecordingFile(io.FileIO):
@@ -169,13 +173,6 @@ def _write_numbers(
         offset = (number * n_rows, *[0 for _ in chunks[1:]])
         dataset.id.write_direct_chunk(offset, chunk)
     return dataset
-
-
-logger = logging.getLogger(__name__)
-
-# Values that a thread decodes at once, about.
-_VALUES = 2**20
-_SPARSE_KINDS = {"csr_matrix": sparse.csr_matrix, "csc_matrix": sparse.csc_matrix}
 
 
 def read_element(node: h5py.Dataset | h5py.Group) -> Any:

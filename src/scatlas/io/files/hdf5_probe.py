@@ -44,6 +44,8 @@ logger = logging.getLogger(__name__)
 _SECONDS, _SECONDS_PER_BYTE = 3, 1e-9
 # Seconds that a child may sleep, in case it waits for a lock.
 _MAX_SLEEP = 10
+# Bytes to read at once.
+_READ_BYTES = 2**24
 
 
 def probe_structure(path: str) -> bool:
@@ -135,10 +137,6 @@ def _read_attributes(name: str, node: h5py.Group | h5py.Dataset) -> None:  # noq
     with suppress(Exception):
         for key in node.attrs:
             node.attrs[key]
-
-
-# Bytes to read at once.
-_READ_BYTES = 2**24
 
 
 def find_damaged_text(path: str, file: h5py.File) -> int | None:

@@ -21,6 +21,39 @@ REMEDY = "copy or download the file again, or write it again from its source"
 # What packages say about types that newer versions of them may know.
 _UNKNOWN = {"No Zarr data type": "zarr", "No read method registered": "anndata"}
 MORE_MEMORY = "needs more memory than there is: give the job more memory"
+# Compressed files by their first bytes: name, program that unpacks them, and the end of the name
+# that this program needs.
+_PACKED = {
+    b"\x1f\x8b": ("a gzip", "gunzip", ".gz"),
+    b"BZh": ("a bzip2", "bunzip2", ".bz2"),
+    b"\xfd7zXZ": ("an xz", "unxz", ".xz"),
+    b"\x28\xb5\x2f\xfd": ("a zstd", "unzstd", ".zst"),
+}
+# First bytes, in lower case, of files that users often give instead of data, and hints.
+_OTHER_KINDS = {
+    b"version https://git-lfs": "it is a pointer of Git LFS, the data are elsewhere; fetch them "
+    "with: git lfs pull",
+    b"/annex/objects/": "it is a pointer of git-annex, the data are elsewhere; fetch them with: "
+    "git annex get {path}",
+    b"pk\x03\x04": "it is a zip archive, of a Zarr store perhaps; unpack it with: "
+    "unzip -o {path} -d {folder}, and give the folder that holds zarr.json, .zgroup or a .mtx file",
+    b"<!doctype": "it is a web page, as of a download that needs a login; download it again",
+    b"<html": "it is a web page, as of a download that needs a login; download it again",
+}
+_TAR = (
+    "it is a tar archive; unpack it with: mkdir {folder} && tar -xf {path} -C {folder}, and give "
+    "what was in it"
+)
+_HEADER_BYTES = 512
+# Ends of the names of lists beside a text matrix.
+_LISTS = (
+    *("barcodes.tsv", "features.tsv", "genes.tsv", ".mtx_rows", ".mtx_cols"),
+    *("all_genes.csv", "cell_metadata.csv", ".barcodes.txt", ".genes.txt"),
+)
+_OF_R = {".rds": "readRDS", ".rda": "get(load", ".rdata": "get(load"}
+_IN_R = "{kind}; write it as h5ad in R with: {call}"
+_BPCELLS = "it is a matrix of BPCells"
+_TENX = {"data", "indices", "indptr", "shape"}
 
 
 class UnsupportedLayoutError(Exception):
@@ -74,41 +107,6 @@ def read_error(path: str, element: str, error: Exception) -> ScatlasError:
             what = f"{element} cannot be read, as {package} does not know its type ({reason})"
             msg = f"{path}: {what}: update the package {package}, or write the file without it"
     return InputError(msg)
-
-
-# Compressed files by their first bytes: name, program that unpacks them, and the end of the name
-# that this program needs.
-_PACKED = {
-    b"\x1f\x8b": ("a gzip", "gunzip", ".gz"),
-    b"BZh": ("a bzip2", "bunzip2", ".bz2"),
-    b"\xfd7zXZ": ("an xz", "unxz", ".xz"),
-    b"\x28\xb5\x2f\xfd": ("a zstd", "unzstd", ".zst"),
-}
-# First bytes, in lower case, of files that users often give instead of data, and hints.
-_OTHER_KINDS = {
-    b"version https://git-lfs": "it is a pointer of Git LFS, the data are elsewhere; fetch them "
-    "with: git lfs pull",
-    b"/annex/objects/": "it is a pointer of git-annex, the data are elsewhere; fetch them with: "
-    "git annex get {path}",
-    b"pk\x03\x04": "it is a zip archive, of a Zarr store perhaps; unpack it with: "
-    "unzip -o {path} -d {folder}, and give the folder that holds zarr.json, .zgroup or a .mtx file",
-    b"<!doctype": "it is a web page, as of a download that needs a login; download it again",
-    b"<html": "it is a web page, as of a download that needs a login; download it again",
-}
-_TAR = (
-    "it is a tar archive; unpack it with: mkdir {folder} && tar -xf {path} -C {folder}, and give "
-    "what was in it"
-)
-_HEADER_BYTES = 512
-# Ends of the names of lists beside a text matrix.
-_LISTS = (
-    *("barcodes.tsv", "features.tsv", "genes.tsv", ".mtx_rows", ".mtx_cols"),
-    *("all_genes.csv", "cell_metadata.csv", ".barcodes.txt", ".genes.txt"),
-)
-_OF_R = {".rds": "readRDS", ".rda": "get(load", ".rdata": "get(load"}
-_IN_R = "{kind}; write it as h5ad in R with: {call}"
-_BPCELLS = "it is a matrix of BPCells"
-_TENX = {"data", "indices", "indptr", "shape"}
 
 
 def way_out_of_file(path: Path) -> str | None:

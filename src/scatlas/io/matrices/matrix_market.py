@@ -38,6 +38,12 @@ if TYPE_CHECKING:
 _BLOCK_BYTES, _LONGEST_LINE = 2**24, 2**20
 _NO_ENTRIES: Entries = np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0)
 _FIELDS = [["integer"], ["unsigned-integer"], ["real"], ["double"], ["pattern"]]
+_LINE_START, _IN_FIELD, _BEHIND_FIELD, _IN_COMMENT = range(4)
+_DTYPES: dict[str, np.dtype] = {
+    "data": np.dtype(np.float64),
+    "indices": np.dtype(np.int32),
+    "cells": np.dtype(np.int32),
+}
 
 
 class _Header(NamedTuple):
@@ -193,9 +199,6 @@ def _parse(text: bytes, *, has_values: bool) -> Entries:
     return rows, columns, values[0] if values else np.ones(table.num_rows)
 
 
-_LINE_START, _IN_FIELD, _BEHIND_FIELD, _IN_COMMENT = range(4)
-
-
 @njit(nogil=True, cache=True)
 def squeeze_blanks(text: NDArray[np.uint8], out: NDArray[np.uint8]) -> int:
     """Write whole lines with one blank between fields and no comments, and return their size."""
@@ -221,13 +224,6 @@ def squeeze_blanks(text: NDArray[np.uint8], out: NDArray[np.uint8]) -> int:
         elif state == _IN_FIELD:
             state = _BEHIND_FIELD
     return n
-
-
-_DTYPES: dict[str, np.dtype] = {
-    "data": np.dtype(np.float64),
-    "indices": np.dtype(np.int32),
-    "cells": np.dtype(np.int32),
-}
 
 
 def write_csr(folder: Path, n_cells: int, blocks: Iterable[Entries]) -> None:

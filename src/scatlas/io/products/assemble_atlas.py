@@ -41,6 +41,11 @@ _OF_COMPONENTS = {
     "PCs": "varm/PCs",
     **{name: f"uns/pca/{name}" for name in ("params", "variance", "variance_ratio")},
 }
+_COORDINATES = ("X_pca", "X_umap")
+_RECORD = "scatlas"
+# What the name of the atlas is among the plates; no plate's name has a space.
+_ATLAS = "the atlas"
+_ROWS_AT_ONCE = 2**17
 
 
 def assemble(
@@ -171,13 +176,6 @@ def place(store: Path, out: Path, parts: Mapping[str, str]) -> None:
                 if can_link:
                     logger.info("%s: chunks are copied, not linked: %s", store, reason)
                 can_link = False
-
-
-_COORDINATES = ("X_pca", "X_umap")
-_RECORD = "scatlas"
-# What the name of the atlas is among the plates; no plate's name has a space.
-_ATLAS = "the atlas"
-_ROWS_AT_ONCE = 2**17
 
 
 def extend(

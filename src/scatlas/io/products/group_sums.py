@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 # Values per chunk of the h5ad file.
 _CHUNK_VALUES = 2**16
+_LAYERS = ("sums", "errors", "squares", "square_errors", "nonzero")
 
 
 def merge_sums(
@@ -137,9 +138,6 @@ def _append(dataset: h5py.Dataset, values: np.ndarray) -> None:
     first = dataset.shape[0]
     dataset.resize(first + values.size, axis=0)
     dataset[first:] = values
-
-
-_LAYERS = ("sums", "errors", "squares", "square_errors", "nonzero")
 
 
 class GroupSums(NamedTuple):

@@ -33,6 +33,13 @@ if TYPE_CHECKING:
 _PARTS = 16
 # Each takes up to 3 bytes per cell of all plates.
 _PARTS_AT_ONCE = 4
+# Hashes per plate, and genes per cell: empty droplets have fewer, and many have the same number.
+_MAX_HASHES, _MIN_GENES = 4096, 10
+# Share and number of the sampled cells that another plate has.
+_SHARE, _MIN_CELLS = 0.9, 10
+_BARCODE = re.compile("[ACGT]{14}")
+_REMEDY = "remove one of the two from the plate sheet"
+_MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 class UniqueNames:
@@ -274,15 +281,6 @@ def _hash_of(name: str) -> int:
 def _holds(ascending: np.ndarray, value: int) -> bool:
     at = int(np.searchsorted(ascending, np.uint64(value)))
     return at < ascending.size and int(ascending[at]) == value
-
-
-# Hashes per plate, and genes per cell: empty droplets have fewer, and many have the same number.
-_MAX_HASHES, _MIN_GENES = 4096, 10
-# Share and number of the sampled cells that another plate has.
-_SHARE, _MIN_CELLS = 0.9, 10
-_BARCODE = re.compile("[ACGT]{14}")
-_REMEDY = "remove one of the two from the plate sheet"
-_MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 class SharedCells:

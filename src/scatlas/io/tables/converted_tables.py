@@ -26,6 +26,15 @@ from scatlas.io.files.read_errors import REMEDY, reading
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import ExitStack
+# Attributes that name genes and cells, the first that a file has.
+_GENES = (
+    *("Gene", "var_names", "gene_name", "gene_names", "GeneName"),
+    *("Accession", "gene_id", "gene_ids"),
+)
+_CELLS = (
+    *("CellID", "obs_names", "cell_names", "CellName"),
+    *("BARCODE", "Barcode", "barcode", "barcodes"),
+)
 
 
 @dataclass(frozen=True)
@@ -94,17 +103,6 @@ def _as_text(values: np.ndarray) -> np.ndarray:
         return values
     texts = [value.decode() if isinstance(value, bytes) else value for value in values]
     return np.array(texts, dtype=object)
-
-
-# Attributes that name genes and cells, the first that a file has.
-_GENES = (
-    *("Gene", "var_names", "gene_name", "gene_names", "GeneName"),
-    *("Accession", "gene_id", "gene_ids"),
-)
-_CELLS = (
-    *("CellID", "obs_names", "cell_names", "CellName"),
-    *("BARCODE", "Barcode", "barcode", "barcodes"),
-)
 
 
 def is_loom(root: Any) -> bool:
