@@ -60,6 +60,7 @@ def residual_variances(
 ) -> NDArray[np.float64]:
     """Variance (over n) of the clipped residuals of each group and gene."""
     from scatlas.kernels.moments import moments_cpu
+    from scatlas.kernels.moments.pairs_cpu import means_and_deviations, pair_sum
     from scatlas.kernels.moments.pearson_cpu import PearsonModel
 
     groups, n_cells = moments.groups, moments.n_cells
@@ -98,11 +99,11 @@ def residual_variances(
         group_totals = totals if codes is None else totals[codes == group]
         zeros = _sums_of_zeros(x, model, int(group), *np.unique(group_totals, return_counts=True))
         for i in (0, 2):  # the sum of residuals and that of their squares, each a pair
-            pair = moments_cpu.pair_sum(*zeros.T[i : i + 2], *nonzero.sums[at].T[i : i + 2])
+            pair = pair_sum(*zeros.T[i : i + 2], *nonzero.sums[at].T[i : i + 2])
             sums[at, :, i : i + 2] = np.column_stack(pair)
     n = n_cells[:, None].astype(np.float64)
     total, total_low, squares, squares_low = np.moveaxis(sums, 2, 0)
-    return moments_cpu.means_and_deviations(total, total_low, squares, squares_low, n)[1] / n
+    return means_and_deviations(total, total_low, squares, squares_low, n)[1] / n
 
 
 def _sums_of_zeros(

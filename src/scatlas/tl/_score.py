@@ -306,7 +306,7 @@ def _mask(positions: NDArray[np.intp], n: int) -> NDArray[np.bool_]:
 
 def _means_of_genes(x: Any) -> NDArray[np.float64]:
     """Mean of each gene over the cells where it is not NaN, in one pass."""
-    from scatlas.kernels.moments.moments_cpu import pair_sum
+    from scatlas.kernels.moments.pairs_cpu import pair_sum
 
     sum_genes = kernels_for("moments.count_moments", x).gene_sum_pairs
     count_genes = kernels_for("counts.qc", x).gene_totals

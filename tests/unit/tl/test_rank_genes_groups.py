@@ -18,6 +18,7 @@ import scatlas as sa
 from scatlas.compute import memory
 from scatlas.compute.threads import use_threads
 from scatlas.errors import InputError, TooLargeError
+from scatlas.kernels.moments.group_sums_cpu import SumKinds
 from scatlas.matrix import rank_statistics
 from scatlas.tl import _rank_groups, _rank_sums
 
@@ -156,7 +157,7 @@ def test_a_gene_that_is_constant_in_the_rest_has_no_variance_there(make_adata):
     for group, codes in enumerate(([0, 1, 2] * 20, [2, 1, 0] * 20)):
         adata.obs["batch"] = pd.Categorical.from_codes(codes, ["b0", "b1", "b2"])
         groups = _rank_groups.parse_groups(adata.obs, "batch", "all", "rest")
-        wanted = _rank_groups.SumKinds(sums=True, squares=True, nonzero=False)
+        wanted = SumKinds(sums=True, squares=True, nonzero=False)
         found = _rank_groups.moments(x, groups, adata.var_names, None, wanted)
         of = 0 if group == 0 else 2
         np.testing.assert_array_equal(found.var_other[of], 0)

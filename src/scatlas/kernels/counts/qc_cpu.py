@@ -23,14 +23,8 @@ from scatlas.arrays.array_types import (
 )
 from scatlas.kernels.build.numba_cache import njit
 from scatlas.kernels.moments.group_sums_cpu import check_range
-from scatlas.kernels.moments.moments_cpu import (
-    gene_at,
-    gene_rows,
-    moments,
-    pair_sum,
-    row_of,
-    stored_values,
-)
+from scatlas.kernels.moments.moments_cpu import moments
+from scatlas.kernels.moments.pairs_cpu import gene_at, gene_rows, pair_sum, row_of, stored_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -2,7 +2,7 @@
 
 The covariates (weights) are orthonormal over all cells, so the coefficient of a gene is the sum of
 its values times the weights. The products are rounded to float64; their sums carry their rounding
-error, as in :mod:`scatlas.kernels.moments.moments_cpu`, and do not depend on where blocks begin.
+error, as in :mod:`scatlas.kernels.moments.pairs_cpu`, and do not depend on where blocks begin.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from scatlas.arrays.array_types import Array, Block, Floats, Ints, is_sparse, row_offsets
 from scatlas.kernels.build.numba_cache import njit
-from scatlas.kernels.moments.moments_cpu import pair_sum
+from scatlas.kernels.moments.pairs_cpu import pair_sum
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

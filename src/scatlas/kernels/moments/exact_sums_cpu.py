@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from scatlas.arrays.array_types import Array, Floats, Ints
 
 _INFINITE = 0x7F800000  # bits of infinity in float32; those of NaN are larger
-_GENES_PER_TILE = 256  # their sums fit the L1 cache
 _BATCH = 1024
 
 
@@ -142,47 +141,6 @@ def add_value(v: float, target: Any, grid: float, sums: Floats) -> None:
     square = v * v
     high = (square + grid) - grid
     _add_numbers(sums, target, v, np.float64(v > 0.0), high, square - high)
-
-
-@njit(nogil=True, cache=True)
-def add_dense(x: Array, groups: Ints, grid: float, sums: Floats) -> None:
-    """Add the values of each row to ``sums[group]``, for dense rows (-1: to none)."""
-    for first in range(0, x.shape[1], _GENES_PER_TILE):
-        genes = slice(first, min(first + _GENES_PER_TILE, x.shape[1]))
-        row = 0
-        while row < x.shape[0]:
-            end = row + 1
-            while end < x.shape[0] and groups[end] == groups[row]:
-                end += 1
-            if groups[row] >= 0:
-                _add_tile(x[row:end, genes], grid, sums[groups[row], genes])
-            row = end
-
-
-@njit(nogil=True, cache=True)
-def _add_tile(x: Array, grid: float, sums: Floats) -> None:
-    total, number = np.zeros(_GENES_PER_TILE), np.zeros(_GENES_PER_TILE)
-    highs, lows = np.zeros(_GENES_PER_TILE), np.zeros(_GENES_PER_TILE)
-    values = np.empty(_GENES_PER_TILE)
-    for row in range(x.shape[0]):
-        # Short loops, because one that writes to several arrays is not vectorised.
-        for gene in range(x.shape[1]):
-            values[gene] = x[row, gene]
-        for gene in range(x.shape[1]):
-            total[gene] += values[gene]
-        for gene in range(x.shape[1]):
-            number[gene] += 1.0 if values[gene] > 0.0 else 0.0
-        for gene in range(x.shape[1]):
-            square = values[gene] * values[gene]
-            highs[gene] += (square + grid) - grid
-        for gene in range(x.shape[1]):
-            square = values[gene] * values[gene]
-            lows[gene] += square - ((square + grid) - grid)
-    for gene in range(x.shape[1]):
-        sums[gene, 0] += total[gene]
-        sums[gene, 1] += number[gene]
-        sums[gene, 2] += highs[gene]
-        sums[gene, 3] += lows[gene]
 
 
 @njit(nogil=True, cache=True)

@@ -48,7 +48,7 @@ struct Pairs {
   uint64* nonzero;
 };
 
-// Knuth's sum of the pairs high + low and value + error (pair_sum of moments_cpu).
+// Knuth's sum of the pairs high + low and value + error (pair_sum of pairs_cpu).
 __device__ inline void add_to(double* high, double* low, double value, double error) {
   const double old = *high, sum = __dadd_rn(old, value), part = __dsub_rn(sum, old);
   const double lost = __dadd_rn(__dsub_rn(old, __dsub_rn(sum, part)), __dsub_rn(value, part));

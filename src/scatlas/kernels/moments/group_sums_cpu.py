@@ -16,7 +16,7 @@ import numpy as np
 
 from scatlas.errors import InputError
 from scatlas.kernels.build.numba_cache import njit
-from scatlas.kernels.moments.moments_cpu import (
+from scatlas.kernels.moments.pairs_cpu import (
     CONSTANT,
     EXACT_SQUARES,
     gene_at,
@@ -141,12 +141,18 @@ def check_range(x: Any, n_values: int, *, squares: bool = False) -> None:
 
 
 def add(
-    x: Block, codes: NDArray[np.integer], into: Sums, columns: NDArray[np.integer] | None = None
+    x: Block,
+    codes: NDArray[np.integer],
+    into: Sums,
+    columns: NDArray[np.integer] | None = None,
+    *,
+    positive: bool = False,
 ) -> None:
     """Add the rows of a block to the sums of their groups, in place.
 
     `columns` are those of `into` for each gene, negative for genes that are left out; None: one per
-    gene. Threads may add to the same arrays if they share no code.
+    gene. If `positive`, only values above zero count as nonzero. Threads may add to the same arrays
+    if they share no code.
     """
     rows = np.flatnonzero(codes >= 0)
     # Sorted by group, cells in their order, so that the sums of a group stay in the cache.
@@ -164,7 +170,7 @@ def add(
             (into.nonzero, _NO_INTS),
         )
     ]
-    _add_rows(values, *gene_rows(x), *where, exact, *sums)
+    _add_rows(values, *gene_rows(x), *where, exact, positive, *sums)
 
 
 def group_sums(x: Any, codes: NDArray[np.integer], wanted: SumKinds) -> tuple[Ints, Sums]:
@@ -245,6 +251,7 @@ def _add_rows(
     codes: Ints,
     columns: Ints | None,
     exact: bool,
+    positive: bool,
     sums: Array,
     errors: Floats | None,
     squares: Array,
@@ -263,7 +270,7 @@ def _add_rows(
             for k in range(of_row.size):
                 to = _column_at(columns, gene_at(genes, k))
                 if to >= 0:
-                    out[np.uint64(to)] += of_row[k] != 0
+                    out[np.uint64(to)] += of_row[k] > 0 if positive else of_row[k] != 0
 
 
 @njit(nogil=True, cache=True)

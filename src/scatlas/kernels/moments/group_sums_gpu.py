@@ -14,7 +14,7 @@ from cupyx.scipy import sparse
 
 from scatlas.kernels.build import cuda
 from scatlas.kernels.moments.group_sums_cpu import SumKinds, Sums
-from scatlas.kernels.moments.moments_cpu import local_groups, means_and_deviations
+from scatlas.kernels.moments.pairs_cpu import local_groups, means_and_deviations
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray

@@ -5,11 +5,12 @@ Each sum is a pair of float64, the sum and its accumulated rounding error. So a 
 not depend on where blocks begin. Genes that hold the same values in different cells tie exactly, so
 that rankings of genes are stable.
 
+Dense rows are added by the loops of :mod:`scatlas.kernels.moments.group_sums_cpu`, on vectors, and
+sparse float32 values without rounding (:mod:`scatlas.kernels.moments.exact_sums_cpu`), in a third
+of the time of pairs. The bits are the same: pairs of such values do not round either.
+
 References
 ----------
-D. E. Knuth, The Art of Computer Programming 2, section 4.2.2: the error of a sum.
-T. J. Dekker, "A floating-point technique for extending the available precision",
-Numer. Math. 18 (1971): the error of a product, and the addition of pairs.
 T. F. Chan, G. H. Golub, R. J. LeVeque, Stanford STAN-CS-79-773 (1979): the usual merge of moments.
 It keeps the variance too, but its rounding depends on the blocks, so it is not used here.
 """
@@ -21,26 +22,28 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import types
-from numba.extending import overload, register_jitable
 
 from scatlas.arrays import aligned
 from scatlas.arrays.array_types import Array, Block, Floats, Ints, is_sparse, row_offsets
 from scatlas.kernels.build.numba_cache import njit
-from scatlas.kernels.moments.exact_sums_cpu import add_dense, add_rows, finish_sums, grid_of
+from scatlas.kernels.moments.exact_sums_cpu import add_rows, finish_sums, grid_of
+from scatlas.kernels.moments.group_sums_cpu import Sums, add
+from scatlas.kernels.moments.pairs_cpu import (
+    EXACT_SQUARES,
+    gene_at,
+    gene_rows,
+    local_groups,
+    means_and_deviations,
+    pair_sum,
+    row_of,
+    square_error,
+    stored_values,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
-
-# Types (NumPy codes) whose squares float64 holds exactly: they have at most 53 significant bits.
-EXACT_SQUARES = frozenset("?bBhHef")
-
-# A gene is constant if its sum of squared deviations is below n * CONSTANT times its sum of
-# squares: that much is rounding of the pairs. (Float32 values that differ leave at least 2**-48 /
-# n.)
-CONSTANT = 2.0**-102
 
 
 @dataclass(frozen=True)
@@ -88,23 +91,40 @@ def moments(
     """
     n_rows, n_genes = x.shape
     groups, local = local_groups(codes, n_rows)
-    sums = aligned.zeros((groups.size, n_genes, 4))
-    expressed = np.zeros((groups.size, n_genes), dtype=np.int64)
     values = stored_values(x)
     if expm1:
         values = expm1_values(values, log_base)
-    exact = values.dtype.char in EXACT_SQUARES
-    grid = grid_of(values, n_rows) if values.dtype == np.float32 else 0.0
-    if not grid:
-        _add_pairs(values, *gene_rows(x), local, None, exact, sums, expressed)
-    elif is_sparse(x):
+    if not is_sparse(x):
+        return _dense_moments(values, groups, local)
+    sums = aligned.zeros((groups.size, n_genes, 4))
+    expressed = np.zeros((groups.size, n_genes), dtype=np.int64)
+    if grid := grid_of(values, n_rows) if values.dtype == np.float32 else 0.0:
         offsets = np.where(local < 0, -1, 4 * n_genes * local)
         add_rows(values, x.indices, row_offsets(x), offsets, grid, sums.reshape(-1))
         finish_sums(sums.reshape(-1), expressed.reshape(-1))
     else:
-        add_dense(values, local, grid, sums)
-        finish_sums(sums.reshape(-1), expressed.reshape(-1))
+        exact = values.dtype.char in EXACT_SQUARES
+        _add_pairs(values, *gene_rows(x), local, None, exact, sums, expressed)
     return Moments(groups, group_sizes(local, groups.size), sums, expressed)
+
+
+def _dense_moments(x: Array, groups: Ints, local: Ints) -> Moments:
+    """Moments of dense rows by the loops of group sums, which are vectorised: the same bits."""
+    pairs = np.zeros((4, groups.size, x.shape[1]))
+    expressed = np.zeros(pairs.shape[1:], dtype=np.int64)
+    into = Sums(False, pairs[0], pairs[1], pairs[2], pairs[3], expressed)
+    add(np.ascontiguousarray(x), local, into, positive=True)
+    drop_infinite(*pairs[:2])
+    drop_infinite(*pairs[2:])
+    sizes = group_sizes(local, groups.size)
+    return Moments(groups, sizes, np.moveaxis(pairs, 0, 2), expressed)
+
+
+def drop_infinite(high: Floats, low: Floats) -> None:
+    """Set sums that are not finite to NaN, in place, as in moments of sparse blocks."""
+    bad = ~np.isfinite(high)
+    with np.errstate(invalid="ignore"):
+        high[bad] = low[bad] = high[bad] - high[bad]
 
 
 def moments_above(x: Block, bounds: Floats, codes: NDArray[np.integer] | None = None) -> Moments:
@@ -140,14 +160,6 @@ def clipped_squares(moments: Moments, above: Moments, bounds: Floats) -> Floats:
     # Bounds of NaN or infinity have no cells above them: avoid 0 * NaN.
     distance = np.where(n_above > 0, bounds - moments.mean, 0.0)
     return below + n_above * distance**2
-
-
-def local_groups(codes: NDArray[np.integer] | None, n_rows: int) -> tuple[Ints, Ints]:
-    """Sorted groups that occur in a block, and the index of each row's group (-1: left out)."""
-    if codes is None:
-        return np.zeros(1, dtype=np.int64), np.zeros(n_rows, dtype=np.int64)
-    groups = np.unique(codes[codes >= 0]).astype(np.int64)
-    return groups, np.where(codes >= 0, np.searchsorted(groups, codes), -1).astype(np.int64)
 
 
 def group_sizes(local: Ints, n_groups: int) -> Ints:
@@ -204,29 +216,6 @@ def expm1_values(values: Array, log_base: float | None) -> Array:
 
 
 @njit(nogil=True, cache=True)
-def square_error(v: float, square: float) -> float:
-    """Return ``v * v - square`` exactly (Dekker)."""
-    c = 134217729.0 * v  # 2**27 + 1
-    high = c - (c - v)
-    low = v - high
-    return ((high * high - square) + 2.0 * high * low) + low * low
-
-
-# The following functions take numbers, NumPy arrays or CuPy arrays; compiled code calls them too.
-
-
-@register_jitable
-def pair_sum(high: Any, low: Any, value: Any, error: Any) -> tuple[Any, Any]:
-    """Sum of the pairs ``high + low`` and ``value + error``, as such a pair (Knuth, Dekker)."""
-    new = high + value
-    part = new - high
-    rest = low + (((high - (new - part)) + (value - part)) + error)
-    # Normalise the pair each time: an error that grows with n would itself be rounded.
-    total = new + rest
-    return total, rest - (total - new)
-
-
-@njit(nogil=True, cache=True)
 def _add_pair(pair: Floats, at: int, value: float, error: float) -> None:
     """Add ``value + error`` to the sum at ``pair[at]`` and its error at ``pair[at + 1]``."""
     pair[at], pair[at + 1] = pair_sum(pair[at], pair[at + 1], value, error)
@@ -238,43 +227,6 @@ def add_value(sums: Floats, v: float, exact: bool) -> None:
     _add_pair(sums, 0, v, 0.0)
     square = v * v
     _add_pair(sums, 2, square, 0.0 if exact else square_error(v, square))
-
-
-def stored_values(x: Block) -> Array:
-    """Values that a block stores, or all of a dense block."""
-    return x.data if is_sparse(x) else np.asarray(x)
-
-
-def gene_rows(x: Block) -> tuple[Array | None, Ints | None]:
-    """Genes of the stored values of a block and offsets of its rows; None for a dense block."""
-    return (x.indices, row_offsets(x)) if is_sparse(x) else (None, None)
-
-
-def _dense_row(values: Array, _indices: None, _indptr: None, row: int) -> tuple[Array, None]:
-    return values[row], None
-
-
-def _sparse_row(values: Array, indices: Array, indptr: Ints, row: int) -> tuple[Array, Array]:
-    part = slice(indptr[row], indptr[row + 1])
-    return values[part], indices[part]
-
-
-def row_of(values: Any, indices: Any, indptr: Any, row: Any) -> Any:
-    """Values of a row of a block and their genes (None: all), from :func:`gene_rows`, so that a
-    kernel has one loop for dense and sparse blocks.
-    """
-    return (_dense_row if indices is None else _sparse_row)(values, indices, indptr, row)
-
-
-@overload(row_of, strict=False)
-def _compiled_row_of(_values: Any, indices: Any, _indptr: Any, _row: Any) -> Any:
-    return _dense_row if isinstance(indices, types.NoneType) else _sparse_row
-
-
-@njit(nogil=True, cache=True)
-def gene_at(genes: Array | None, k: int) -> Any:
-    """Gene of value `k` of a row; unsigned, because Numba tests signed ones for negative values."""
-    return np.uint64(k) if genes is None else np.uint64(genes[k])
 
 
 @njit(nogil=True, cache=True)
@@ -325,38 +277,3 @@ def _mean_var(sums: Floats, n_cells: Ints) -> tuple[Floats, Floats]:
         )
         var = np.where(n > 1.0, deviations / (n - 1.0), 0.0)
     return mean, var
-
-
-def means_and_deviations(
-    total: Any, total_low: Any, squares: Any, squares_low: Any, n: Any
-) -> tuple[Any, Any]:
-    """Means and sums of squared deviations from them, from sums that are pairs; of any shape.
-    Deviations are exactly zero where all values are the same (see ``CONSTANT``).
-    """
-    deviations = squared_deviations(total, total_low, squares, squares_low, n)
-    return total / n, np.where(deviations <= n * CONSTANT * squares, 0.0, deviations)
-
-
-@register_jitable
-def squared_deviations(total: Any, total_low: Any, squares: Any, squares_low: Any, n: Any) -> Any:
-    """Sums of squared deviations; for constant values a rounding error remains."""
-    # total**2 / n as a pair: the quotient and its rounding error.
-    product = total * total
-    product_low = product_error(total, total, product) + 2.0 * total * total_low
-    quotient = product / n
-    back = quotient * n
-    rest = (product - back) - product_error(quotient, n, back)
-    quotient_low = (rest + product_low) / n
-    return (squares - quotient) + (squares_low - quotient_low)
-
-
-@register_jitable
-def product_error(a: Any, b: Any, product: Any) -> Any:
-    """Return ``a * b - product`` exactly (Dekker)."""
-    c = 134217729.0 * a
-    a_high = c - (c - a)
-    a_low = a - a_high
-    c = 134217729.0 * b
-    b_high = c - (c - b)
-    b_low = b - b_high
-    return ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low

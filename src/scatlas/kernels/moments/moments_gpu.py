@@ -21,7 +21,8 @@ from cupyx.scipy import sparse
 
 from scatlas.arrays import cupy_arrays
 from scatlas.kernels.build import cuda
-from scatlas.kernels.moments.moments_cpu import Moments, group_sizes, local_groups
+from scatlas.kernels.moments.moments_cpu import Moments, group_sizes
+from scatlas.kernels.moments.pairs_cpu import local_groups
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -12,7 +12,7 @@ __device__ inline double expected(double gene, double cell, double all) {
   return __ddiv_rn(__dmul_rn(gene, cell), all);
 }
 
-// Knuth's sum of the pairs high + low and value + error (pair_sum of moments_cpu).
+// Knuth's sum of the pairs high + low and value + error (pair_sum of pairs_cpu).
 __device__ inline void add_to(double& high, double& low, double value, double error) {
   const double sum = __dadd_rn(high, value), part = __dsub_rn(sum, high);
   const double lost = __dadd_rn(__dsub_rn(high, __dsub_rn(sum, part)), __dsub_rn(value, part));

@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from scatlas.kernels.build.numba_cache import njit
-from scatlas.kernels.moments.moments_cpu import (
-    Moments,
+from scatlas.kernels.moments.moments_cpu import Moments, group_sizes
+from scatlas.kernels.moments.pairs_cpu import (
     gene_at,
     gene_rows,
-    group_sizes,
     local_groups,
     pair_sum,
     product_error,

@@ -14,8 +14,9 @@ from cupyx.scipy import sparse
 
 from scatlas.arrays import cupy_arrays
 from scatlas.kernels.build import cuda
-from scatlas.kernels.moments.moments_cpu import Moments, local_groups, pair_sum
+from scatlas.kernels.moments.moments_cpu import Moments
 from scatlas.kernels.moments.moments_gpu import moments
+from scatlas.kernels.moments.pairs_cpu import local_groups, pair_sum
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -17,7 +17,7 @@ from scatlas.arrays.array_types import Array, Block, Floats, Ints, is_sparse, ro
 from scatlas.kernels.build.numba_cache import njit
 from scatlas.kernels.counts.dense_to_csr_cpu import dense_to_csr
 from scatlas.kernels.moments.group_sums_cpu import as_numba_dtype
-from scatlas.kernels.moments.moments_cpu import pair_sum
+from scatlas.kernels.moments.pairs_cpu import pair_sum
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
