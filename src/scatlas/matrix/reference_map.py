@@ -86,8 +86,8 @@ class ReferenceMap(NamedTuple):
     def place(self, x: Array, keys: UInt64Array, *, n_voters: int | None = None) -> Placement:
         """Place new cells, given their components; `keys` name them in the random numbers.
 
-        All neighbours vote for the labels, by their distances; if `n_voters` is given, that many
-        of the nearest cells with one vote each.
+        All neighbours vote for the labels, by their distances; if `n_voters` is given, as many of
+        the nearest cells do, with one vote each.
         """
         n = self.n_neighbors
         neighbours, distances = self.lists.search(x, max(n, n_voters or n))

@@ -105,7 +105,7 @@ def neighbors(
     ------
     InputError
         No such representation, too few dimensions in it, values that are not finite, a metric that
-        does not suit them or this number of cells, or an option other than those above.
+        does not suit them or their number, or an option other than those above.
 
     Notes
     -----
