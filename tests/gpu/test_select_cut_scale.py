@@ -9,10 +9,10 @@ import scipy.sparse as sp
 cp = pytest.importorskip("cupy")
 
 from scatlas.kernels.counts import (  # noqa: E402
+    normalize_cpu,
+    normalize_gpu,
     select_cpu,
     select_gpu,
-    select_normalize_cpu,
-    select_normalize_gpu,
 )
 from scatlas.kernels.linalg import scale_cpu, scale_gpu  # noqa: E402
 from tests.gpu.shared import host_arrays  # noqa: E402
@@ -112,8 +112,8 @@ def test_rows_that_are_not_sorted_or_name_a_gene_twice(rng, gpu_block, monkeypat
         for index in (np.arange(5, 35), rng.permutation(40)[:25]):
             same(select_gpu.select_genes(block, index), select_cpu.select_genes(x, index))
             place = select_cpu.new_column_of_gene(index, 40)
-            got = select_normalize_gpu.select_and_log_normalize(block, scales, place)
-            same(got, select_normalize_cpu.select_and_log_normalize(x, scales, place))
+            got = normalize_gpu.select_and_log_normalize(block, scales, place)
+            same(got, normalize_cpu.select_and_log_normalize(x, scales, place))
 
 
 def test_dense_of_any_layout(rng):
@@ -127,8 +127,8 @@ def test_dense_of_any_layout(rng):
     for block in (cp.asarray(host.T.copy()).T, wide[::2]):
         same(select_gpu.select_genes(block, index), select_cpu.select_genes(host, index))
         same(select_gpu.select_rows(block, rows), select_cpu.select_rows(host, rows))
-        got = select_normalize_gpu.select_and_log_normalize(block, scales, place)
-        same(got, select_normalize_cpu.select_and_log_normalize(host, scales, place))
+        got = normalize_gpu.select_and_log_normalize(block, scales, place)
+        same(got, normalize_cpu.select_and_log_normalize(host, scales, place))
         got = scale_gpu.scale(block, mean, sd, 2.0, dtype=np.float32)
         same(got, scale_cpu.scale(host, mean, sd, 2.0, dtype=np.float32))
 
@@ -146,7 +146,7 @@ def test_bad_positions(gpu_block):
     with pytest.raises(ValueError, match="within 0 and 2"):
         select_gpu.select_rows(block, [-1])
     with pytest.raises(ValueError, match="2 scales and 5 genes"):
-        select_normalize_gpu.select_and_log_normalize(block, np.ones(2), np.arange(5))
+        normalize_gpu.select_and_log_normalize(block, np.ones(2), np.arange(5))
 
 
 def test_cut(rng, gpu_block, types, shape, dense):
@@ -158,16 +158,12 @@ def test_cut(rng, gpu_block, types, shape, dense):
     some = np.flatnonzero(rng.random(shape[1]) < 0.4)
     for index in (some, rng.permutation(some), some[:0]):
         place = select_cpu.new_column_of_gene(index, shape[1])
-        got = [
-            select_normalize_gpu.select_and_log_normalize(block, scales, place) for _ in range(3)
-        ]
+        got = [normalize_gpu.select_and_log_normalize(block, scales, place) for _ in range(3)]
         for one in got:
-            same(one, select_normalize_cpu.select_and_log_normalize(host, scales, place))
+            same(one, normalize_cpu.select_and_log_normalize(host, scales, place))
     nothing = np.full(shape[0], np.nan)
-    got = select_normalize_gpu.select_and_log_normalize(
-        block, cp.asarray(nothing), cp.asarray(place)
-    )
-    same(got, select_normalize_cpu.select_and_log_normalize(host, nothing, place))
+    got = normalize_gpu.select_and_log_normalize(block, cp.asarray(nothing), cp.asarray(place))
+    same(got, normalize_cpu.select_and_log_normalize(host, nothing, place))
     unchanged(block, before)
 
 

@@ -17,7 +17,8 @@ def to_csr(x: sp.csc_matrix | sp.csc_array) -> sp.csr_matrix | sp.csr_array:
     """A CSC matrix as CSR with ascending columns; the arrays of ``x.tocsr()``, to the same bits."""
     if x.nnz < _LEAST_VALUES:
         return x.tocsr()
-    from scatlas.kernels.linalg.transpose_cpu import count_minor, first_places, scatter
+    from scatlas.kernels import CsrArrays
+    from scatlas.kernels.counts.transpose_cpu import count_indices, scatter, slots_of_parts
 
     indptr = row_offsets(x)
     bounds = np.searchsorted(indptr, np.linspace(0, indptr[-1], _N_PARTS + 1))
@@ -27,17 +28,18 @@ def to_csr(x: sp.csc_matrix | sp.csc_array) -> sp.csr_matrix | sp.csr_array:
 
     def count(part: slice) -> None:
         i = part.start
-        count_minor(x.indices, indptr[bounds[i]], indptr[bounds[i + 1]], counts[i])
+        count_indices(x.indices[indptr[bounds[i]] : indptr[bounds[i + 1]]], counts[i])
 
     for_each(count, parts)
-    offsets, places = first_places(counts)
+    offsets, next_slots = slots_of_parts(counts)
     index_type = sp.get_index_dtype((x.indices, x.indptr), maxval=max(x.nnz, *x.shape))
     data, indices = np.empty(x.nnz, x.dtype), np.empty(x.nnz, index_type)
 
     def move(part: slice) -> None:
         i = part.start
-        columns = bounds[i], bounds[i + 1]
-        scatter(x.data, x.indices, indptr, *columns, places[i], data, indices)
+        columns = CsrArrays(x.data, x.indices, indptr[bounds[i] : bounds[i + 1] + 1])
+        labels = np.arange(bounds[i], bounds[i + 1], dtype=index_type)
+        scatter(columns, labels, None, next_slots[i], data, indices)
 
     for_each(move, parts)
     kind = sp.csr_array if isinstance(x, sp.sparray) else sp.csr_matrix

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scatlas.arrays.array_types import row_offsets
 from scatlas.blocks.streaming import for_each
 from scatlas.compute.threads import n_threads
 
@@ -59,44 +58,44 @@ def _row_ranges(out: NDArray[Any]) -> list[slice]:
 
 
 def _lines(x: Any, lines: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    from scatlas.kernels.counts.select_lines_cpu import copy_lines
+    from scatlas.kernels import CsrArrays, csr_arrays
+    from scatlas.kernels.counts.select_cpu import copy_lines
 
-    old = row_offsets(x)
-    indptr = _offsets(np.diff(old)[lines])
-    data, indices = np.empty(indptr[-1], x.dtype), np.empty(indptr[-1], x.indices.dtype)
+    old = csr_arrays(x)
+    indptr = _offsets(np.diff(old.indptr)[lines])
+    new = CsrArrays(np.empty(indptr[-1], x.dtype), np.empty(indptr[-1], x.indices.dtype), indptr)
 
     def copy(part: slice) -> None:
-        first, last = part.start, part.stop
-        copy_lines(x.data, x.indices, old, lines, first, last, data, indices, indptr)
+        copy_lines(old, lines, part.start, part.stop, new)
 
     for_each(copy, _line_ranges(indptr))
-    return data, indices, indptr
+    return new
 
 
 def _entries(
     x: Any, positions: NDArray[np.int64], axis: int
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    from scatlas.kernels.counts.select_lines_cpu import copy_kept, count_kept
+    from scatlas.kernels import CsrArrays, csr_arrays
+    from scatlas.kernels.counts.select_cpu import copy_kept, count_kept
 
-    old = row_offsets(x)
+    old = csr_arrays(x)
     kept = np.zeros(x.shape[axis], np.uint8)
     kept[positions] = 1
     new_index = (np.cumsum(kept, dtype=np.int64) - 1).astype(x.indices.dtype)
-    counts, parts = np.empty(old.size - 1, np.int64), _line_ranges(old)
+    counts, parts = np.empty(old.indptr.size - 1, np.int64), _line_ranges(old.indptr)
 
     def count(part: slice) -> None:
-        count_kept(x.indices, old, kept, part.start, part.stop, counts)
+        count_kept(old, kept, part.start, part.stop, counts)
 
     for_each(count, parts)
     indptr = _offsets(counts)
-    data, indices = np.empty(indptr[-1], x.dtype), np.empty(indptr[-1], x.indices.dtype)
+    new = CsrArrays(np.empty(indptr[-1], x.dtype), np.empty(indptr[-1], x.indices.dtype), indptr)
 
     def copy(part: slice) -> None:
-        lines = part.start, part.stop
-        copy_kept(x.data, x.indices, old, kept, new_index, *lines, data, indices, indptr)
+        copy_kept(old, kept, new_index, part.start, part.stop, new)
 
     for_each(copy, parts)
-    return data, indices, indptr
+    return new
 
 
 def _offsets(counts: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scatlas.blocks import csr
-from scatlas.kernels.counts.round_cpu import RoundedCounts, round_counts
+from scatlas.kernels.counts.check_cpu import RoundedCounts, round_counts
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
