@@ -17,8 +17,8 @@ import scatlas as sa  # noqa: E402
 from scatlas import blocks  # noqa: E402
 from scatlas.arrays.kinds import is_gpu  # noqa: E402
 from scatlas.kernels.linalg import (  # noqa: E402
-    regress_cpu,
-    regress_gpu,
+    scale_cpu,
+    scale_gpu,
 )
 
 TYPES = [
@@ -49,16 +49,16 @@ def test_kernels(rng, gpu_block, shape, types, dense):
     before = [part.tobytes() for part in host_arrays(block)]
     for n_weights in (0, 1, 3):
         weights = rng.normal(size=(shape[0], n_weights))
-        got = regress_gpu.weighted_sums(block, weights)
+        got = scale_gpu.weighted_sums(block, weights)
         assert isinstance(got, np.ndarray)
-        expected = regress_cpu.weighted_sums(x, weights)
+        expected = scale_cpu.weighted_sums(x, weights)
         np.testing.assert_array_equal(got[0], expected[0])
         codes = rng.integers(0, 2, shape[0])
         base = rng.normal(size=(2, shape[1]))
         slopes = rng.normal(size=(n_weights, shape[1]))
         for dtype in (np.float32, np.float64):
-            got = regress_gpu.residuals(block, codes, base, weights, slopes, dtype=dtype)
-            expected = regress_cpu.residuals(x, codes, base, weights, slopes, dtype=dtype)
+            got = scale_gpu.residuals(block, codes, base, weights, slopes, dtype=dtype)
+            expected = scale_cpu.residuals(x, codes, base, weights, slopes, dtype=dtype)
             assert got.dtype == dtype
             np.testing.assert_array_equal(got.get(), expected)
     assert [part.tobytes() for part in host_arrays(block)] == before
@@ -71,10 +71,10 @@ def test_dense_blocks_of_any_layout(rng):
     wide = cp.zeros((120, 43), np.float32)
     wide[::2, :40] = cp.asarray(x)
     for block in (cp.asfortranarray(cp.asarray(x)), wide[::2, :40]):
-        got = regress_gpu.weighted_sums(block, weights)
-        np.testing.assert_array_equal(got[0], regress_cpu.weighted_sums(x, weights)[0])
-        got = regress_gpu.residuals(block, *args, dtype=np.float32)
-        expected = regress_cpu.residuals(x, *args, dtype=np.float32)
+        got = scale_gpu.weighted_sums(block, weights)
+        np.testing.assert_array_equal(got[0], scale_cpu.weighted_sums(x, weights)[0])
+        got = scale_gpu.residuals(block, *args, dtype=np.float32)
+        expected = scale_cpu.residuals(x, *args, dtype=np.float32)
         np.testing.assert_array_equal(got.get(), expected)
 
 
