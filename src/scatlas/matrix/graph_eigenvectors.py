@@ -11,7 +11,7 @@ import numpy as np
 from scatlas import blocks
 from scatlas.arrays.kinds import is_gpu
 from scatlas.kernels.dispatch import kernels_for
-from scatlas.kernels.graphs.diffusion_cpu import WIDTH
+from scatlas.kernels.graphs.edges_cpu import WIDTH
 from scatlas.matrix.cell_blocks import over_cells
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def eigenvectors(
     vectors = put(np.random.default_rng(0).standard_normal((n_cells, width)))
     vectors[:, :1] = root
     edges = put(graph.indptr.astype(np.int64, copy=False)), put(graph.indices), put(graph.data)
-    run_step = kernels_for("graphs.diffusion", degrees).run_step
+    run_step = kernels_for("graphs.edges", degrees).run_step
     with over_cells(n_cells) as over_blocks:
         call: Callable[..., Any] = (lambda task: task()) if is_gpu(degrees) else over_blocks
 
