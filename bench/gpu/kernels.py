@@ -115,7 +115,7 @@ def kernels(n_values: int) -> list[tuple[str, str, Any, Callable[[Any, Any], obj
         ),
         "normalise": ("counts.normalize", lambda m, x: m.scale_rows(x, scales)),
         "select 2,304 genes, log-normalise": (
-            "counts.select_normalize",
+            "counts.normalize",
             lambda m, x: m.select_and_log_normalize(x, scales, new_column),
         ),
         "select 2,304 genes": ("counts.select", lambda m, x: m.select_genes(x, genes)),

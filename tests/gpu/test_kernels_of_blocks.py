@@ -162,12 +162,14 @@ KERNELS = {
     "counts.qc": Kernel(qc, reals=True, rtol=1e-12),
     "counts.normalize": Kernel(normalize, COUNTED),
     "counts.select": Kernel(select, ("bool", "int16", "uint64", *COUNTED)),
-    "counts.select_normalize": Kernel(
+    "counts.normalize of chosen genes": Kernel(
         lambda k, x, at: iter([k.select_and_log_normalize(x, at.scales, at.place)]), COUNTED
     ),
     "counts.downsample": Kernel(downsample),
     "linalg.scale": Kernel(scale, COUNTED),
-    "linalg.regress": Kernel(regress, ("bool", "uint8", "int16", "int64", *FLOATS), reals=True),
+    "linalg.scale after regression": Kernel(
+        regress, ("bool", "uint8", "int16", "int64", *FLOATS), reals=True
+    ),
     "moments.moments": Kernel(moments, reals=True, rtol=1e-12, on_device=("codes",)),
     "moments.count_moments": Kernel(
         count_moments,

@@ -12,8 +12,6 @@ cp = pytest.importorskip("cupy")
 
 import scatlas as sa  # noqa: E402
 from scatlas.kernels.graphs import (  # noqa: E402
-    diffusion_cpu,
-    diffusion_gpu,
     edges_cpu,
     edges_gpu,
     layout_cpu,
@@ -262,12 +260,12 @@ def test_steps_of_filters_have_the_same_bits(index_dtype, weight_dtype, n_blocks
         graph.data.astype(weight_dtype),
     )
     degrees = rng.random(n) + 1
-    vectors, before = rng.normal(size=(2, n_blocks, n, diffusion_cpu.WIDTH))
+    vectors, before = rng.normal(size=(2, n_blocks, n, edges_cpu.WIDTH))
     on_device = cp.asarray(vectors), cp.asarray(before)
     edges_there, degrees_there = tuple(map(cp.asarray, edges)), cp.asarray(degrees)
     factors = (2.7, -0.3, 1.0)
-    diffusion_cpu.run_step(vectors, before, before, edges, degrees, factors, (0, n))
-    diffusion_gpu.run_step(*on_device, on_device[1], edges_there, degrees_there, factors)
+    edges_cpu.run_step(vectors, before, before, edges, degrees, factors, (0, n))
+    edges_gpu.run_step(*on_device, on_device[1], edges_there, degrees_there, factors)
     np.testing.assert_array_equal(on_device[1].get(), before)
 
 

@@ -9,10 +9,10 @@ import scipy.sparse as sp
 cp = pytest.importorskip("cupy")
 
 from scatlas.kernels.counts import (  # noqa: E402
+    normalize_cpu,
+    normalize_gpu,
     select_cpu,
     select_gpu,
-    select_normalize_cpu,
-    select_normalize_gpu,
 )
 from scatlas.kernels.linalg import scale_cpu, scale_gpu  # noqa: E402
 from tests.gpu.shared import host_arrays  # noqa: E402
@@ -67,8 +67,8 @@ def test_rows_that_are_not_sorted_or_name_a_gene_twice(rng, gpu_block, monkeypat
         for index in (np.arange(5, 35), rng.permutation(40)[:25]):
             same(select_gpu.select_genes(block, index), select_cpu.select_genes(x, index))
             place = select_cpu.new_column_of_gene(index, 40)
-            got = select_normalize_gpu.select_and_log_normalize(block, scales, place)
-            same(got, select_normalize_cpu.select_and_log_normalize(x, scales, place))
+            got = normalize_gpu.select_and_log_normalize(block, scales, place)
+            same(got, normalize_cpu.select_and_log_normalize(x, scales, place))
 
 
 def test_bad_positions(gpu_block):
@@ -84,7 +84,7 @@ def test_bad_positions(gpu_block):
     with pytest.raises(ValueError, match="within 0 and 2"):
         select_gpu.select_rows(block, [-1])
     with pytest.raises(ValueError, match="2 scales and 5 genes"):
-        select_normalize_gpu.select_and_log_normalize(block, np.ones(2), np.arange(5))
+        normalize_gpu.select_and_log_normalize(block, np.ones(2), np.arange(5))
 
 
 def test_scaled_csr_shares_no_index(rng, gpu_block):

@@ -121,7 +121,7 @@ def sum_repeats(x: Any) -> Any:
     if kind.lazy or not kind.sparse or getattr(x, "format", None) not in {"csr", "csc"}:
         return x
     if _unique.get((id(x.indices), x.indptr.size)) is not x.indices:
-        kernels = kernels_for("counts.repeats", x)
+        kernels = kernels_for("counts.select", x)
         if kernels.has_repeats(x):
             x = kernels.sum_repeats(x)
         _unique[id(x.indices), x.indptr.size] = x.indices

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy.sparse as sp
 
-from scatlas.arrays.array_types import row_offsets
 from scatlas.blocks.streaming import for_each
 from scatlas.compute.threads import n_threads
 
@@ -26,7 +25,8 @@ def to_csr(x: sp.csc_matrix | sp.csc_array) -> sp.csr_matrix | sp.csr_array:
     """A CSC matrix as CSR with ascending columns; the arrays of ``x.tocsr()``, to the same bits."""
     if x.nnz < _MIN_VALUES:
         return x.tocsr()
-    from scatlas.kernels.linalg.transpose_cpu import count_minor, first_places, scatter
+    from scatlas.kernels import CsrArrays
+    from scatlas.kernels.counts.transpose_cpu import count_indices, scatter, slots_of_parts
 
     indptr = row_offsets(x)
     bounds = np.searchsorted(indptr, np.linspace(0, indptr[-1], _N_PARTS + 1))
@@ -36,17 +36,18 @@ def to_csr(x: sp.csc_matrix | sp.csc_array) -> sp.csr_matrix | sp.csr_array:
 
     def count(part: slice) -> None:
         i = part.start
-        count_minor(x.indices, indptr[bounds[i]], indptr[bounds[i + 1]], counts[i])
+        count_indices(x.indices[indptr[bounds[i]] : indptr[bounds[i + 1]]], counts[i])
 
     for_each(count, parts)
-    offsets, places = first_places(counts)
+    offsets, next_slots = slots_of_parts(counts)
     index_type = sp.get_index_dtype((x.indices, x.indptr), maxval=max(x.nnz, *x.shape))
     data, indices = np.empty(x.nnz, x.dtype), np.empty(x.nnz, index_type)
 
     def move(part: slice) -> None:
         i = part.start
-        columns = bounds[i], bounds[i + 1]
-        scatter(x.data, x.indices, indptr, *columns, places[i], data, indices)
+        columns = CsrArrays(x.data, x.indices, indptr[bounds[i] : bounds[i + 1] + 1])
+        labels = np.arange(bounds[i], bounds[i + 1], dtype=index_type)
+        scatter(columns, labels, None, next_slots[i], data, indices)
 
     for_each(move, parts)
     kind = sp.csr_array if isinstance(x, sp.sparray) else sp.csr_matrix
@@ -100,44 +101,44 @@ def _row_ranges(out: NDArray[Any]) -> list[slice]:
 
 
 def _lines(x: Any, lines: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    from scatlas.kernels.counts.select_lines_cpu import copy_lines
+    from scatlas.kernels import CsrArrays, csr_arrays
+    from scatlas.kernels.counts.select_cpu import copy_lines
 
-    old = row_offsets(x)
-    indptr = _offsets(np.diff(old)[lines])
-    data, indices = np.empty(indptr[-1], x.dtype), np.empty(indptr[-1], x.indices.dtype)
+    old = csr_arrays(x)
+    indptr = _offsets(np.diff(old.indptr)[lines])
+    new = CsrArrays(np.empty(indptr[-1], x.dtype), np.empty(indptr[-1], x.indices.dtype), indptr)
 
     def copy(part: slice) -> None:
-        first, last = part.start, part.stop
-        copy_lines(x.data, x.indices, old, lines, first, last, data, indices, indptr)
+        copy_lines(old, lines, part.start, part.stop, new)
 
     for_each(copy, _line_ranges(indptr))
-    return data, indices, indptr
+    return new
 
 
 def _entries(
     x: Any, positions: NDArray[np.int64], axis: int
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    from scatlas.kernels.counts.select_lines_cpu import copy_kept, count_kept
+    from scatlas.kernels import CsrArrays, csr_arrays
+    from scatlas.kernels.counts.select_cpu import copy_kept, count_kept
 
-    old = row_offsets(x)
+    old = csr_arrays(x)
     kept = np.zeros(x.shape[axis], np.uint8)
     kept[positions] = 1
     new_index = (np.cumsum(kept, dtype=np.int64) - 1).astype(x.indices.dtype)
-    counts, parts = np.empty(old.size - 1, np.int64), _line_ranges(old)
+    counts, parts = np.empty(old.indptr.size - 1, np.int64), _line_ranges(old.indptr)
 
     def count(part: slice) -> None:
-        count_kept(x.indices, old, kept, part.start, part.stop, counts)
+        count_kept(old, kept, part.start, part.stop, counts)
 
     for_each(count, parts)
     indptr = _offsets(counts)
-    data, indices = np.empty(indptr[-1], x.dtype), np.empty(indptr[-1], x.indices.dtype)
+    new = CsrArrays(np.empty(indptr[-1], x.dtype), np.empty(indptr[-1], x.indices.dtype), indptr)
 
     def copy(part: slice) -> None:
-        lines = part.start, part.stop
-        copy_kept(x.data, x.indices, old, kept, new_index, *lines, data, indices, indptr)
+        copy_kept(old, kept, new_index, part.start, part.stop, new)
 
     for_each(copy, parts)
-    return data, indices, indptr
+    return new
 
 
 def _offsets(counts: NDArray[np.int64]) -> NDArray[np.int64]:

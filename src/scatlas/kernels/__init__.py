@@ -13,7 +13,12 @@ Where a docstring does not say otherwise:
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, NamedTuple
+
 import numpy as np
+
+if TYPE_CHECKING:
+    from scatlas.arrays.array_types import Array, Ints, SparseBlock
 
 # What counts are stored as, the narrowest first.
 COUNT_DTYPES = (np.uint8, np.uint16, np.uint32)
@@ -22,3 +27,16 @@ COUNT_DTYPES = (np.uint8, np.uint16, np.uint32)
 def gene_dtype(n_genes: int) -> np.dtype:
     """Smallest dtype of the gene indices of counts in memory."""
     return np.dtype(np.uint16 if n_genes <= 2**16 else np.int32)
+
+
+class CsrArrays(NamedTuple):
+    """CSR rows, or CSC columns, as compiled functions take them."""
+
+    data: Array
+    indices: Array
+    indptr: Ints
+
+
+def csr_arrays(x: SparseBlock) -> CsrArrays:
+    """Arrays of a block, with offsets as int64: a copy of these only if they are not."""
+    return CsrArrays(x.data, x.indices, x.indptr.astype(np.int64, copy=False))

@@ -132,12 +132,11 @@ class _Wide:
 
 def _from_products(wide: _Wide) -> Eigenpairs | None:
     """Eigenpairs of the Gram matrix of genes, by Lanczos iterations without it; None on failure."""
-    from scatlas.kernels.linalg.krylov_cpu import eigh_top
-    from scatlas.kernels.linalg.products_cpu import centred_product
+    from scatlas.kernels.linalg.eigh_cpu import centred_product, lanczos
 
     with blas_on_one_thread(), ThreadPoolExecutor(n_cores(), "scatlas-products") as pool:
         product = centred_product(wide.x, wide.shift, pool.map)
-        return eigh_top(product, wide.x.shape[1], wide.n_comps)
+        return lanczos(product, wide.x.shape[1], wide.n_comps)
 
 
 def _from_cells(wide: _Wide) -> Eigenpairs:

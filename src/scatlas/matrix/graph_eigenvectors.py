@@ -12,7 +12,7 @@ from scatlas import blocks
 from scatlas.arrays.kinds import is_gpu
 from scatlas.compute.threads import over_cells
 from scatlas.kernels.dispatch import kernels_for
-from scatlas.kernels.graphs.diffusion_cpu import WIDTH
+from scatlas.kernels.graphs.edges_cpu import WIDTH
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,7 +62,7 @@ def eigenvectors(
         to_device(graph.indices),
         to_device(graph.data),
     )
-    run_step = kernels_for("graphs.diffusion", degrees).run_step
+    run_step = kernels_for("graphs.edges", degrees).run_step
     with over_cells(n_cells) as over_blocks:
         call: Callable[..., Any] = (lambda task: task()) if is_gpu(degrees) else over_blocks
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from scatlas.kernels.graphs.nearest_cpu import Cells
+    from scatlas.kernels.graphs.nearest_cpu import CellMatrix
     from scatlas.matrix.inverted_lists_gpu import GpuInvertedLists
 
     Ints = NDArray[np.int64]
@@ -40,9 +40,9 @@ _QUERIES_AT_ONCE = 262_144
 class InvertedLists(NamedTuple):
     """An index of cells."""
 
-    # `Cells` of the kernels `graphs.nearest`; the array of the indexed cells is shared, not copied.
-    cells: Cells
-    centres: Cells
+    # For the kernels `graphs.nearest`; the array of the indexed cells is shared, not copied.
+    cells: CellMatrix
+    centres: CellMatrix
     # int64 [n_lists], ascending: centre of each list, the same for all pieces of a long list
     centre_of: Ints
     order: Ints  # int64 [n_cells]: numbers of the cells, list by list
@@ -109,7 +109,7 @@ class InvertedLists(NamedTuple):
 
     def _search(
         self,
-        queries: Cells,
+        queries: CellMatrix,
         lists: list[Ints],
         indices: NDArray[Any],
         distances: NDArray[np.float64],
@@ -157,7 +157,7 @@ def build(
     n_cells = x.shape[0]
     n_lists = max(1, round(rules.LISTS * n_cells**0.5))
     sample = rules.draw(rng, n_cells, rules.CELLS_PER_CENTRE * n_lists)
-    cells = nearest_cpu.Cells(x, np.zeros(x.shape[1]), metric == "cosine")
+    cells = nearest_cpu.CellMatrix(x, np.zeros(x.shape[1]), metric == "cosine")
     sums, counts = nearest_cpu.add_by_label(cells, sample, np.zeros(sample.size, np.int32), 1)
     cells = cells._replace(centre=sums[0] / counts[0])
     centres = _k_means(cells, sample, min(n_lists, sample.size), rng)
@@ -173,8 +173,8 @@ def build(
     return index._replace(n_probes=n_probes, recall=measured)
 
 
-def _k_means(cells: Cells, sample: Ints, n_lists: int, rng: np.random.Generator) -> Cells:
-    """Centres of the lists, as ``Cells`` (Lloyd 1982)."""
+def _k_means(cells: CellMatrix, sample: Ints, n_lists: int, rng: np.random.Generator) -> CellMatrix:
+    """Centres of the lists, as ``CellMatrix`` (Lloyd 1982)."""
     chosen = rng.choice(sample, n_lists, replace=False)
     # Equal cells make one centre. Sorted centres keep near lists, which are searched one after the
     # other, near in memory.
@@ -188,7 +188,7 @@ def _k_means(cells: Cells, sample: Ints, n_lists: int, rng: np.random.Generator)
     return centres
 
 
-def _assign(cells: Cells, rows: Ints, centres: Cells) -> NDArray[np.int32]:
+def _assign(cells: CellMatrix, rows: Ints, centres: CellMatrix) -> NDArray[np.int32]:
     """Number of the nearest centre of each row, the first of equally near ones."""
     numbers = np.arange(centres.x.shape[0])
 
@@ -232,7 +232,7 @@ def _ranks_of_neighbors(index: InvertedLists, rows: Ints, n_neighbors: int) -> I
     return np.stack(list(blocks.map_in_order(rank_lists, rows.size, workers=n_cores())))
 
 
-def _exact(cells: Cells, rows: Ints, n: int) -> tuple[Ints, NDArray[np.float64]]:
+def _exact(cells: CellMatrix, rows: Ints, n: int) -> tuple[Ints, NDArray[np.float64]]:
     """Nearest of all cells for each row, in parts of the cells."""
     n_cells = cells.x.shape[0]
 

@@ -12,7 +12,7 @@ import cupy as cp
 import numpy as np
 
 from scatlas.kernels.graphs import nearest_gpu
-from scatlas.kernels.graphs.nearest_gpu import ROWS, Cells, Numbers, Space, Tasks
+from scatlas.kernels.graphs.nearest_gpu import ROWS, CellMatrix, CellNumbers, Metric, SearchTasks
 from scatlas.matrix import list_rules as rules
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ _PARTS, _MIN_PER_PART = 64, 65_536
 class GpuInvertedLists(NamedTuple):
     """An index of cells on a GPU; fields without a comment are those of ``InvertedLists``."""
 
-    space: Space  # how cells are compared
-    cells: Cells  # list by list
-    centres: Cells  # float64
+    space: Metric  # how cells are compared
+    cells: CellMatrix  # list by list
+    centres: CellMatrix  # float64
     centre_of: Ints
     order: GpuArray  # int32 [n_cells], on the GPU
     bounds: Ints
@@ -44,7 +44,7 @@ class GpuInvertedLists(NamedTuple):
 
     def neighbors(self, n_neighbors: int) -> tuple[GpuArray, GpuArray]:
         """Nearest cells of each indexed cell, as ``InvertedLists.neighbors``, but on the GPU."""
-        numbers = Numbers(self.order, self.order, self.order)
+        numbers = CellNumbers(self.order, self.order, self.order)
         return self._search(self.cells, self.bounds, numbers, n_neighbors, own=True)
 
     def search(self, x: Any, n_neighbors: int) -> tuple[GpuArray, GpuArray]:
@@ -55,15 +55,15 @@ class GpuInvertedLists(NamedTuple):
         labels = _assign(self.space, queries, self.centres)
         lists = cp.searchsorted(cp.asarray(self.centre_of), labels)
         order, bounds = _group(lists, self.n_lists)
-        queries = Cells(queries.exact[order], queries.search[order])
-        numbers = Numbers(None, self.order, order)
+        queries = CellMatrix(queries.exact[order], queries.search[order])
+        numbers = CellNumbers(None, self.order, order)
         return self._search(queries, bounds, numbers, n_neighbors, own=False)
 
     def _search(
         self,
-        queries: Cells,
+        queries: CellMatrix,
         bounds: Ints,
-        numbers: Numbers,
+        numbers: CellNumbers,
         n: int,
         *,
         own: bool,
@@ -74,7 +74,7 @@ class GpuInvertedLists(NamedTuple):
         table = nearest_gpu.tiles(bounds, np.append(starts, lists.size), self.centre_of)
         table[:, 3] = table[:, 2] + n_lists[table[:, 2] // lists.shape[1]]
         device_bounds = cp.asarray(self.bounds)
-        tasks = Tasks(cp.asarray(table), lists.ravel(), device_bounds, self.centres.search)
+        tasks = SearchTasks(cp.asarray(table), lists.ravel(), device_bounds, self.centres.search)
         shape = queries.exact.shape[0], n
         out = cp.empty(shape, np.int32), cp.empty(shape)
         nearest_gpu.nearest(
@@ -109,7 +109,7 @@ class GpuInvertedLists(NamedTuple):
         tasks = _tasks_of(first, size, np.array([0, self.n_lists]), self.centres.search)
         rows = cp.arange(self.n_lists, dtype=np.int64)
         return nearest_gpu.compare_all(
-            *(centres, centres, tasks, n, Numbers(), rows), cosine=self.space.cosine, own=True
+            *(centres, centres, tasks, n, CellNumbers(), rows), cosine=self.space.cosine, own=True
         )[0]
 
 
@@ -129,7 +129,7 @@ def build(
     n_lists = max(1, round(rules.LISTS * n_cells**0.5))
     sample = rules.draw(rng, n_cells, rules.CELLS_PER_CENTRE * n_lists)
     drawn = x[cp.asarray(sample)]
-    space = Space(drawn.mean(axis=0, dtype=np.float64), cosine=metric == "cosine")
+    space = Metric(drawn.mean(axis=0, dtype=np.float64), cosine=metric == "cosine")
     if space.cosine:
         space = space._replace(centre=space.cells(drawn).search.mean(axis=0, dtype=np.float64))
     chosen = rng.choice(sample, min(n_lists, sample.size), replace=False)
@@ -144,7 +144,7 @@ def build(
     del labels
     used = np.diff(bounds) > 0
     where = cp.asarray(np.flatnonzero(used))
-    centres = Cells(centres.exact[where], centres.search[where])
+    centres = CellMatrix(centres.exact[where], centres.search[where])
     bounds = np.append(bounds[:-1][used], n_cells)
     centre_of, bounds = rules.cut_long_lists(bounds, rules.LONGEST * -(-n_cells // n_lists))
     cells = space.cells(x[order])
@@ -158,16 +158,16 @@ def build(
 def exact(x: GpuArray, n_neighbors: int, *, metric: str) -> tuple[GpuArray, GpuArray]:
     """Exact neighbours as :meth:`GpuInvertedLists.neighbors`: all cells are candidates of each."""
     x = x if x.dtype in (np.float32, np.float64) else x.astype(np.float64)
-    space = Space(x.mean(axis=0, dtype=np.float64), cosine=metric == "cosine")
+    space = Metric(x.mean(axis=0, dtype=np.float64), cosine=metric == "cosine")
     cells = space.cells(x)
     n_cells = x.shape[0]
     whole = np.array([0, n_cells])
     table = nearest_gpu.tiles(whole, np.array([0, 1]), np.zeros(1, np.int64))
     shift = space.shift(cells.exact.dtype)
-    tasks = Tasks(cp.asarray(table), cp.zeros(1, np.int32), cp.asarray(whole), shift)
+    tasks = SearchTasks(cp.asarray(table), cp.zeros(1, np.int32), cp.asarray(whole), shift)
     out = cp.empty((n_cells, n_neighbors), np.int32), cp.empty((n_cells, n_neighbors))
     nearest_gpu.nearest(
-        *(cells, cells, tasks, n_neighbors, Numbers(), out),
+        *(cells, cells, tasks, n_neighbors, CellNumbers(), out),
         cosine=space.cosine,
         own=True,
         root=metric in rules.ROOTS,
@@ -175,23 +175,23 @@ def exact(x: GpuArray, n_neighbors: int, *, metric: str) -> tuple[GpuArray, GpuA
     return out
 
 
-def _tasks_of(first: Ints, n: Ints, bounds: Ints, shifts: GpuArray) -> Tasks:
+def _tasks_of(first: Ints, n: Ints, bounds: Ints, shifts: GpuArray) -> SearchTasks:
     """Tasks of tiles of queries, each with the cells of all lists."""
     zeros = np.zeros(first.size, np.int64)
     n_lists = bounds.size - 1
     table = np.stack([first, n, zeros, zeros + n_lists, zeros, first], axis=1)
     lists = cp.arange(n_lists, dtype=np.int32)
-    return Tasks(cp.asarray(table), lists, cp.asarray(bounds), shifts)
+    return SearchTasks(cp.asarray(table), lists, cp.asarray(bounds), shifts)
 
 
-def _centres(space: Space, exact: GpuArray, dtype: Any) -> Cells:
+def _centres(space: Metric, exact: GpuArray, dtype: Any) -> CellMatrix:
     """Centres to compare cells of this type with."""
     if dtype == np.float32 and not space.cosine:
-        return Cells(exact, exact.astype(np.float32))
+        return CellMatrix(exact, exact.astype(np.float32))
     return space.cells(exact)
 
 
-def _k_means(space: Space, sample: GpuArray, chosen: np.ndarray) -> Cells:
+def _k_means(space: Metric, sample: GpuArray, chosen: np.ndarray) -> CellMatrix:
     """Centres of the lists (Lloyd 1982), from some of the cells."""
     first = np.unique(chosen, axis=0).astype(np.float64)
     centres = _centres(space, cp.asarray(first), sample.dtype)
@@ -205,14 +205,14 @@ def _k_means(space: Space, sample: GpuArray, chosen: np.ndarray) -> Cells:
     return centres
 
 
-def _assign(space: Space, cells: Cells, centres: Cells) -> GpuArray:
+def _assign(space: Metric, cells: CellMatrix, centres: CellMatrix) -> GpuArray:
     """Number of the nearest centre of each cell, int32, the first of equally near ones."""
     n_cells, n = cells.exact.shape[0], centres.exact.shape[0]
     first = np.arange(0, n_cells, ROWS)
     shift = space.shift(cells.exact.dtype)
     tasks = _tasks_of(first, np.minimum(n_cells - first, ROWS), np.array([0, n]), shift)
     out = cp.empty((n_cells, 1), np.int32), cp.empty((n_cells, 1))
-    nearest_gpu.nearest(cells, centres, tasks, 1, Numbers(), out, cosine=space.cosine)
+    nearest_gpu.nearest(cells, centres, tasks, 1, CellNumbers(), out, cosine=space.cosine)
     return out[0][:, 0]
 
 
@@ -224,7 +224,7 @@ def _group(labels: GpuArray, n: int) -> tuple[GpuArray, Ints]:
 
 
 def _ranks_of_neighbors(
-    index: GpuInvertedLists, queries: Cells, rows: Ints, n_neighbors: int
+    index: GpuInvertedLists, queries: CellMatrix, rows: Ints, n_neighbors: int
 ) -> Ints:
     """As on the CPU: rank of the list of each true neighbour, on the host."""
     numbers, scores = _exact_among(index, queries, rows, n_neighbors)
@@ -254,7 +254,7 @@ def _ranks_of_neighbors(
 
 
 def _exact_among(
-    index: GpuInvertedLists, queries: Cells, rows: Ints, n: int
+    index: GpuInvertedLists, queries: CellMatrix, rows: Ints, n: int
 ) -> tuple[GpuArray, GpuArray]:
     """Nearest of all cells for each query, and scores, in parts of the cells."""
     n_cells = index.order.size
@@ -264,13 +264,13 @@ def _exact_among(
     first = np.tile(first, n_parts)
     size = np.minimum(rows.size - first, ROWS)
     table = np.stack([first, size, part, part + 1, 0 * part, part * rows.size + first], axis=1)
-    tasks = Tasks(
+    tasks = SearchTasks(
         cp.asarray(table),
         cp.arange(n_parts, dtype=np.int32),
         cp.asarray(n_cells * np.arange(n_parts + 1) // n_parts),
         index.space.shift(index.cells.exact.dtype),
     )
-    numbers = Numbers(cp.asarray(rows.astype(np.int32)), index.order)
+    numbers = CellNumbers(cp.asarray(rows.astype(np.int32)), index.order)
     shape = n_parts * rows.size, n
     out = cp.full(shape, 2**31 - 1, np.int32), cp.full(shape, np.inf)
     nearest_gpu.nearest(
@@ -287,14 +287,14 @@ def _exact_among(
 
 
 def _count_in_own(
-    index: GpuInvertedLists, queries: Cells, rows: Ints, own: Ints, last: GpuArray, n: int
+    index: GpuInvertedLists, queries: CellMatrix, rows: Ints, own: Ints, last: GpuArray, n: int
 ) -> Ints:
     """Number of the ``n`` nearest cells of each query's own list that are as near as ``last``."""
     number = np.arange(rows.size)
     table = np.stack([number, 0 * number + 1, own, own + 1, index.centre_of[own], number], axis=1)
     lists = cp.arange(index.n_lists, dtype=np.int32)
-    tasks = Tasks(cp.asarray(table), lists, cp.asarray(index.bounds), index.centres.search)
-    numbers = Numbers(cp.asarray(rows.astype(np.int32)), index.order)
+    tasks = SearchTasks(cp.asarray(table), lists, cp.asarray(index.bounds), index.centres.search)
+    numbers = CellNumbers(cp.asarray(rows.astype(np.int32)), index.order)
     out = cp.zeros((rows.size, n), np.int32), cp.full((rows.size, n), np.inf)
     nearest_gpu.nearest(
         *(queries, index.cells, tasks, n, numbers, out), cosine=index.space.cosine, own=True

@@ -59,7 +59,7 @@ def project_layout(
         own = slice(*rows)
         n = rows[1] - rows[0]
         weights = _weights(distances[own])
-        average = kernels_for("graphs.projection", neighbours).average
+        average = kernels_for("graphs.umap", neighbours).average
         before = average(reference, neighbours[own], weights)
         after = before.copy()
         indptr = np.arange(n + 1, like=reference) * k
@@ -91,7 +91,7 @@ def vote_labels(codes: Array, neighbours: Array, distances: Array) -> tuple[Ints
     labelled neighbours gets -1.
     """
     _check_neighbours(neighbours, codes.size)
-    kernels = kernels_for("graphs.projection", neighbours)
+    kernels = kernels_for("graphs.umap", neighbours)
     n = neighbours.shape[0]
     winners = np.empty_like(codes, shape=n, dtype=np.int64)
     shares = np.empty_like(codes, shape=n, dtype=np.float64)
@@ -118,7 +118,7 @@ def novelty(neighbours: Array, distances: Array, usual: Floats) -> Floats:
     cell of the reference must not count the cell itself.
     """
     _check_neighbours(neighbours, usual.size)
-    kernels = kernels_for("graphs.projection", neighbours)
+    kernels = kernels_for("graphs.umap", neighbours)
     out = np.empty_like(usual, shape=neighbours.shape[0])
 
     def compare(rows: Rows) -> None:

@@ -77,7 +77,7 @@ def select_and_log_normalize(x: Any, genes: ArrayLike, *, size_factors: ArrayLik
     except ValueError as error:
         raise InputError(str(error)) from error
 
-    kernels = kernels_for("counts.select_normalize", x)
+    kernels = kernels_for("counts.normalize", x)
 
     def normalize_block(block: blocks.Block, scales: NDArray[np.float64]) -> blocks.Block:
         return kernels.select_and_log_normalize(block, scales, new_column)

@@ -11,7 +11,7 @@ from scipy import sparse as sp
 
 import scatlas as sa
 from scatlas import blocks
-from scatlas.kernels.counts.repeats_cpu import has_repeats
+from scatlas.kernels.counts.select_cpu import has_repeats
 from tests.conftest import to_dense
 
 COUNTS = np.random.default_rng(0).integers(0, 4, (40, 12)) * 2.0

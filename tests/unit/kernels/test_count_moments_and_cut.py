@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scatlas import blocks
-from scatlas.kernels.counts import normalize_cpu, select_cpu, select_normalize_cpu
+from scatlas.kernels.counts import normalize_cpu, select_cpu
+from scatlas.kernels.counts.normalize_cpu import select_and_log_normalize
 from scatlas.kernels.counts.select_cpu import new_column_of_gene
-from scatlas.kernels.counts.select_normalize_cpu import select_and_log_normalize
 from scatlas.kernels.moments import count_moments_cpu, moments_cpu
 from scatlas.kernels.moments.count_moments_cpu import normalized_moments
 
@@ -246,7 +246,7 @@ def test_cut_refuses_what_does_not_fit():
 
 
 def test_kernels_let_other_threads_run_and_are_cached():
-    for module in (count_moments_cpu, select_normalize_cpu):
+    for module in (count_moments_cpu, normalize_cpu):
         compiled = [f for f in vars(module).values() if hasattr(f, "py_func")]
         assert compiled
         for function in compiled:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scatlas.kernels.counts.dense_to_csr_cpu import dense_to_csr
+from scatlas.kernels.counts.transpose_cpu import dense_to_csr
 
 DTYPES = ["bool", "int8", "uint16", "int64", "float16", "float32", "float64", "longdouble"]
 

@@ -25,8 +25,8 @@ def plain_search(
     return candidates[order], np.take_along_axis(scores, order, axis=1)
 
 
-def cells(x: np.ndarray, *, cosine: bool = False) -> nearest_cpu.Cells:
-    return nearest_cpu.Cells(x, x.mean(axis=0, dtype=np.float64), cosine)
+def cells(x: np.ndarray, *, cosine: bool = False) -> nearest_cpu.CellMatrix:
+    return nearest_cpu.CellMatrix(x, x.mean(axis=0, dtype=np.float64), cosine)
 
 
 def random(n: int, n_dims: int = 7, dtype: type = np.float32) -> np.ndarray:

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from scatlas import pp
 from scatlas.compute.threads import use_threads
 from scatlas.errors import InputError
-from scatlas.kernels.linalg import eigh_cpu, krylov_cpu, products_cpu
+from scatlas.kernels.linalg import eigh_cpu
 from scatlas.matrix import array_components
 from scatlas.matrix.components import eigh_top_in_threads
 
@@ -157,11 +157,11 @@ def test_values_that_are_not_finite(n_cells):
 
 
 def test_no_bit_depends_on_threads(monkeypatch):
-    monkeypatch.setattr(products_cpu, "_VALUES_PER_PART", 2000)
+    monkeypatch.setattr(eigh_cpu, "_VALUES_PER_PART", 2000)
     monkeypatch.setattr(array_components, "_SMALL_GRAM", 0)
     monkeypatch.setattr(array_components, "_BYTES_PER_VALUE", 0)
     monkeypatch.setattr(array_components, "_FEW_GENES", 300)
-    monkeypatch.setattr(krylov_cpu, "_MANY_ROWS", 300)
+    monkeypatch.setattr(eigh_cpu, "_MANY_ROWS", 300)
     narrow, wide = sp.csr_matrix(cells(300, 700)), sp.csr_matrix(cells(900, 700))
     for x in (narrow, wide):
         found = []
@@ -182,11 +182,11 @@ def test_no_bit_depends_on_threads(monkeypatch):
 @pytest.mark.parametrize("dense", [False, True])
 def test_products_are_those_of_the_centred_cells(monkeypatch, dense):
     rng = np.random.default_rng(0)
-    monkeypatch.setattr(products_cpu, "_VALUES_PER_PART", 2000)
+    monkeypatch.setattr(eigh_cpu, "_VALUES_PER_PART", 2000)
     x = cells(700, 50)
     mean = x.mean(axis=0, dtype=np.float64)
-    vectors = rng.standard_normal((50, krylov_cpu.BLOCK))
-    product = products_cpu.centred_product(x if dense else sp.csr_matrix(x), mean)
+    vectors = rng.standard_normal((50, eigh_cpu.BLOCK))
+    product = eigh_cpu.centred_product(x if dense else sp.csr_matrix(x), mean)
     centred = x - mean
     np.testing.assert_allclose(product(vectors), centred.T @ (centred @ vectors), rtol=1e-10)
 
@@ -216,7 +216,7 @@ SPECTRA = {
 def test_eigenvalues_of_any_spectrum(name):
     spectrum, n = SPECTRA[name], 12
     matrix, vectors = with_eigenvalues(spectrum)
-    values, found = krylov_cpu.eigh_top(lambda v: matrix @ v, spectrum.size, n)
+    values, found = eigh_cpu.lanczos(lambda v: matrix @ v, spectrum.size, n)
     largest = spectrum[0] or 1.0
     np.testing.assert_allclose(values, spectrum[:n], rtol=1e-12, atol=1e-13 * largest)
     np.testing.assert_allclose(found.T @ found, np.eye(n), atol=1e-12)
@@ -229,7 +229,7 @@ def test_eigenvalues_of_any_spectrum(name):
 def test_many_rows_are_iterated_to_what_lapack_finds(monkeypatch):
     matrix, _ = with_eigenvalues(np.r_[np.linspace(90, 10, 20), np.linspace(2, 0, 280)])
     expected = eigh_cpu.eigh_top(matrix.copy(), 10)
-    monkeypatch.setattr(krylov_cpu, "_MANY_ROWS", 100)
+    monkeypatch.setattr(eigh_cpu, "_MANY_ROWS", 100)
     values, vectors = eigh_cpu.eigh_top(matrix.copy(), 10)
     np.testing.assert_allclose(values, expected[0], rtol=1e-13)
     np.testing.assert_allclose(np.abs((vectors * expected[1]).sum(axis=0)), 1, atol=1e-13)
@@ -239,9 +239,9 @@ def test_iterations_that_do_not_converge_are_replaced(monkeypatch, taken, caplog
     monkeypatch.setattr(array_components, "_FEW_GENES", 300)
     monkeypatch.setattr(array_components, "_SMALL_GRAM", 0)
     monkeypatch.setattr(array_components, "_BYTES_PER_VALUE", 0)
-    monkeypatch.setattr(krylov_cpu, "_MAX_RESTARTS", 1)
-    monkeypatch.setattr(krylov_cpu, "_ANGLE", 0)
-    monkeypatch.setattr(krylov_cpu, "_ROUNDING", 0)
+    monkeypatch.setattr(eigh_cpu, "_MAX_RESTARTS", 1)
+    monkeypatch.setattr(eigh_cpu, "_ANGLE", 0)
+    monkeypatch.setattr(eigh_cpu, "_ROUNDING", 0)
     for n_cells, way in ((300, "_from_cells"), (900, "_from_genes")):
         dense = cells(n_cells, 600)
         found = array_components.array_components(sp.csr_matrix(dense), N_COMPS)

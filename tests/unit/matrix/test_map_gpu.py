@@ -25,11 +25,9 @@ import scipy.sparse as sp
 from scatlas import blocks, tl
 from scatlas.kernels.graphs import (
     communities_cpu,
-    diffusion_cpu,
     edges_cpu,
     layout_cpu,
     nearest_cpu,
-    projection_cpu,
     umap_cpu,
 )
 from scatlas.matrix import inverted_lists, list_rules, projection
@@ -45,7 +43,7 @@ MODULES = [
     "scatlas.kernels.build.cuda",
     *(
         f"scatlas.kernels.graphs.{name}_gpu"
-        for name in ("nearest", "umap", "layout", "projection", "communities", "diffusion", "edges")
+        for name in ("nearest", "umap", "layout", "communities", "edges")
     ),
     "scatlas.matrix.inverted_lists_gpu",
 ]
@@ -172,7 +170,7 @@ def inverse_lengths(x: Any, n_dims: Any, n: Any, out: Any) -> None:
 
 
 def scores_to(x: Any, n_dims: Any, n: Any, rows: Any, n_rows: Any, cosine: Any, out: Any) -> None:
-    cells = nearest_cpu.Cells(np.asarray(x), np.zeros(n_dims), bool(cosine))
+    cells = nearest_cpu.CellMatrix(np.asarray(x), np.zeros(n_dims), bool(cosine))
     for i, row in enumerate(np.asarray(rows)):
         out[i] = nearest_cpu.scores_to(cells, row)
 
@@ -222,15 +220,15 @@ def sort_rows(indptr: Any, n: Any, indices: Any, values: Any) -> None:
 
 
 def vote(codes: Any, near: Any, weights: Any, n: Any, k: Any, winners: Any, shares: Any) -> None:
-    winners[:], shares[:] = projection_cpu.vote(*map(np.asarray, (codes, near, weights)))
+    winners[:], shares[:] = umap_cpu.vote(*map(np.asarray, (codes, near, weights)))
 
 
 def average(reference: Any, n_axes: Any, near: Any, weights: Any, n: Any, k: Any, out: Any) -> None:
-    out[:] = projection_cpu.average(*map(np.asarray, (reference, near, weights)))
+    out[:] = umap_cpu.average(*map(np.asarray, (reference, near, weights)))
 
 
 def relative_distance(distances: Any, near: Any, usual: Any, n: Any, k: Any, out: Any) -> None:
-    out[:] = projection_cpu.relative_distance(*map(np.asarray, (distances, near, usual)))
+    out[:] = umap_cpu.relative_distance(*map(np.asarray, (distances, near, usual)))
 
 
 def run_round(
@@ -259,7 +257,7 @@ def run_step(*args: Any) -> None:
     vectors, before, out, _, n, *edges, degrees, factor, shift, minus = args
     arrays = map(np.asarray, (vectors, before, out))
     factors = factor, shift, minus
-    diffusion_cpu.run_step(*arrays, tuple(map(np.asarray, edges)), degrees, factors, (0, n))
+    edges_cpu.run_step(*arrays, tuple(map(np.asarray, edges)), degrees, factors, (0, n))
 
 
 def find_parts(edges: Any, labels: Any) -> tuple[np.ndarray, int]:
@@ -273,10 +271,12 @@ def weigh_inside(edges: Any, labels: Any) -> int:
 
 
 KERNELS = {
-    "graphs/diffusion": (run_step,),
+    "graphs/edges": (run_step,),
     "graphs/nearest": (find_nearest, compare_all, add_by_label, inverse_lengths, scores_to),
-    "graphs/umap": (memberships, count_edges, fill_edges, sort_rows),
-    "graphs/projection": (vote, average, relative_distance),
+    "graphs/umap": (
+        *(memberships, count_edges, fill_edges, sort_rows),
+        *(vote, average, relative_distance),
+    ),
 }
 
 

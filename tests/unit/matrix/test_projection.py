@@ -11,7 +11,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from scatlas.compute.threads import use_threads
 from scatlas.errors import InputError
-from scatlas.kernels.graphs import projection_cpu
+from scatlas.kernels.graphs import umap_cpu
 from scatlas.matrix.projection import novelty, novelty_ranks, project_layout, vote_labels
 
 CURVE = (0.583, 1.334)
@@ -102,10 +102,10 @@ def test_kernels_are_those_of_plain_numpy(n: int, k: int, index: type, seed: int
     weights = (rng.integers(1, 4, (n, k)) / 4).astype(np.float32)
     weights[rng.random((n, k)) < 0.1] = 1
     reference, codes = rng.normal(size=(9, 3)).astype(np.float32), rng.integers(-1, 4, 9)
-    means = projection_cpu.average(reference, neighbours, weights)
-    winners, shares = projection_cpu.vote(codes, neighbours, weights)
+    means = umap_cpu.average(reference, neighbours, weights)
+    winners, shares = umap_cpu.vote(codes, neighbours, weights)
     usual, distances = rng.integers(0, 3, 9) * 1.0, rng.integers(0, 3, (n, k)).astype(np.float32)
-    ratios = projection_cpu.relative_distance(distances, neighbours, usual)
+    ratios = umap_cpu.relative_distance(distances, neighbours, usual)
     for i in range(n):
         equal = np.flatnonzero(weights[i] == 1)
         mean = np.average(reference[neighbours[i]], axis=0, weights=weights[i].astype(float))

@@ -16,7 +16,7 @@ from scatlas.blocks import csr
 from scatlas.io.files.atomic import atomic_path
 from scatlas.io.files.read_errors import reading
 from scatlas.io.tables.table import GENE_METRICS, METRICS
-from scatlas.kernels.counts.round_cpu import RoundedCounts, round_counts
+from scatlas.kernels.counts.check_cpu import RoundedCounts, round_counts
 from scatlas.kernels.moments.count_moments_cpu import normalized_moments
 from scatlas.kernels.moments.moments_cpu import Moments, merge_in_place
 from scatlas.kernels.moments.shares import ShareMoments, rounded_moments, share_scales

@@ -40,14 +40,14 @@ def njit(*, cache: bool, **options: Any) -> Callable[[Callable[..., Any]], Any]:
     """:func:`numba.njit`, with this module's cache in place of Numba's."""
 
     def compiled(function: Callable[..., Any]) -> Any:
-        found = numba.njit(**options)(function)
+        dispatcher = numba.njit(**options)(function)
         # With NUMBA_DISABLE_JIT it is the function itself.
-        if cache and found is not function:
+        if cache and dispatcher is not function:
             try:
-                found._cache = _Cache(function)
+                dispatcher._cache = _Cache(function)
             except RuntimeError:
                 _warn_once("no folder for compiled kernels: every process compiles its own")
-        return found
+        return dispatcher
 
     return compiled
 
@@ -84,7 +84,9 @@ class _Cache(FunctionCache):  # type: ignore[misc]
         super().__init__(function)
         base = self._impl.filename_base
         self._cache_file = _Files(
-            self._cache_path, base, (numba.__version__, _sources(_folder(function)))
+            self._cache_path,
+            base,
+            (numba.__version__, _sources(Path(function.__code__.co_filename).parent)),
         )
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
@@ -128,10 +130,6 @@ class _Files(IndexDataCacheFile):  # type: ignore[misc]
 
 def _digest(body: bytes) -> bytes:
     return hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest()
-
-
-def _folder(function: Callable[..., Any]) -> Path:
-    return Path(function.__code__.co_filename).parent
 
 
 @cache

@@ -1,4 +1,6 @@
-"""Check that a block holds counts, convert it to canonical form and sum it, in one sweep."""
+"""Check that a block holds counts, convert it to canonical form and sum it, in one sweep; round
+expected counts, which tools such as alevin and RSEM write.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from scatlas.kernels import COUNT_DTYPES, gene_dtype
+from scatlas.kernels import COUNT_DTYPES, CsrArrays, csr_arrays, gene_dtype
 from scatlas.kernels.build.numba_cache import njit
 
 if TYPE_CHECKING:
@@ -31,52 +33,28 @@ _LARGEST_FLOAT64 = 1.7976931348623157e308  # beyond lies infinity alone
 
 
 class Problem(NamedTuple):
-    """The first value of a block that is no count.
+    """The first value of a block that is no count."""
 
-    ``kind`` is one of ``PROBLEMS``; ``row`` counts from the block's first cell; ``gene_index`` is
-    the index as stored, which may be out of range.
-    """
-
-    kind: str
-    row: int
-    gene_index: int
+    kind: str  # one of `PROBLEMS`
+    row: int  # from the block's first cell
+    gene_index: int  # as stored, maybe out of range
     value: float
 
 
 class CheckedCounts(NamedTuple):
-    """A CSR block in canonical form (sorted indices, no duplicates, no stored zeros) and its sums.
-
-    The other attributes are not valid if there is a problem.
-
-    Attributes
-    ----------
-    counts
-        uint8, uint16 or uint32: the narrowest type that was tried and holds them.
-    indices
-        uint16 up to 65,536 genes, else int32.
-    indptr
-        int64.
-    totals, masked
-        int64 [cells]: total of each cell over all genes, and over the flagged genes.
-    per_gene
-        int64 [genes, 2]: total of each gene, and number of cells in which it is not zero.
-    highest
-        Largest count.
-    n_unsorted, n_zeros
-        Number of cells that were not sorted, and of stored zeros that were dropped.
-    problem
-        The first value that is no count.
+    """A CSR block in canonical form (sorted indices, no duplicates, no stored zeros) and its sums,
+    which are not valid if there is a problem.
     """
 
-    counts: Array
-    indices: Array
+    counts: Array  # the narrowest of COUNT_DTYPES that was tried and holds them
+    indices: Array  # uint16 up to 65,536 genes, else int32
     indptr: Ints
-    totals: Ints
-    masked: Ints
-    per_gene: Ints
+    totals: Ints  # of each cell over all genes
+    masked: Ints  # of each cell over the flagged genes
+    per_gene: Ints  # [genes, 2]: total of each gene, and number of cells in which it is not zero
     highest: int
-    n_unsorted: int
-    n_zeros: int
+    n_unsorted: int  # cells that were not sorted
+    n_zeros: int  # stored zeros that were dropped
     problem: Problem | None
 
 
@@ -109,17 +87,19 @@ def _copy_canonical_row(
 
 
 @njit(nogil=True, cache=True)
-def _is_canonical(data: Array, indices: Array, indptr: Ints, n_genes: int) -> bool:
+def _is_canonical(rows: CsrArrays, n_genes: int) -> bool:
     """Whether all rows are canonical; of unsigned counts."""
     wrong = False
-    for row in range(indptr.size - 1):
-        own = indices[indptr[row] : indptr[row + 1]]  # of a slice the compiler sees the length
+    for row in range(rows.indptr.size - 1):
+        own = rows.indices[
+            rows.indptr[row] : rows.indptr[row + 1]
+        ]  # of a slice the compiler sees the length
         if own.size:
             wrong |= (own[0] < 0) | (own[own.size - 1] >= n_genes)
         for i in range(1, own.size):
             wrong |= own[i] <= own[i - 1]
-    for i in range(data.size):
-        wrong |= data[i] == 0
+    for i in range(rows.data.size):
+        wrong |= rows.data[i] == 0
     return not wrong
 
 
@@ -142,24 +122,16 @@ def _add_row(
 
 
 @njit(nogil=True, cache=True)
-def _add_rows(
-    counts: Array,
-    genes: Array,
-    starts: Ints,
-    flagged: Bools,
-    totals: Ints,
-    masked: Ints,
-    per_gene: Ints,
-) -> None:
+def _add_rows(rows: CsrArrays, flagged: Bools, totals: Ints, masked: Ints, per_gene: Ints) -> None:
     """Sum canonical rows.
 
     In a sweep after the check, because sums during the check take half as long again: the raw
     values evict the sums of the genes from the cache.
     """
     for row in range(totals.size):
-        begin = starts[row]
-        end = starts[row + 1]
-        totals[row], masked[row] = _add_row(counts[begin:end], genes[begin:end], flagged, per_gene)
+        begin, end = rows.indptr[row], rows.indptr[row + 1]
+        counts, genes = rows.data[begin:end], rows.indices[begin:end]
+        totals[row], masked[row] = _add_row(counts, genes, flagged, per_gene)
 
 
 @njit(nogil=True, cache=True)
@@ -213,30 +185,22 @@ def _copy_any_row(
 
 
 @njit(nogil=True, cache=True)
-def _check_rows(
-    data: Array,
-    indices: Array,
-    indptr: Ints,
-    n_genes: int,
-    counts: Array,
-    genes: Array,
-    starts: Ints,
-) -> tuple[int, int, int, int, int]:
-    """Fill ``counts``, ``genes`` and ``starts`` with the canonical rows.
+def _check_rows(rows: CsrArrays, n_genes: int, out: CsrArrays) -> tuple[int, int, int, int, int]:
+    """Fill `out` with the canonical rows.
 
-    Returns the problem, its row, its position in ``data``, the number of rows that were not sorted,
+    Returns the problem, its row, its position in the data, the number of rows that were not sorted,
     and the number of zeros dropped.
     """
-    limit = min(np.int64(np.iinfo(counts.dtype).max), np.int64(2147483647))
+    limit = min(np.int64(np.iinfo(out.data.dtype).max), np.int64(2147483647))
     n_unsorted = 0
     n_zeros = 0
     stop = np.int64(0)
-    starts[0] = 0
-    for row in range(indptr.size - 1):
-        begin, end = indptr[row], indptr[row + 1]
+    out.indptr[0] = 0
+    for row in range(rows.indptr.size - 1):
+        begin, end = rows.indptr[row], rows.indptr[row + 1]
         start, stop = stop, stop + end - begin
-        from_data, from_indices = data[begin:end], indices[begin:end]
-        to_counts, to_genes = counts[start:stop], genes[start:stop]
+        from_data, from_indices = rows.data[begin:end], rows.indices[begin:end]
+        to_counts, to_genes = out.data[start:stop], out.indices[start:stop]
         if not _copy_canonical_row(from_data, from_indices, n_genes, limit, to_counts, to_genes):
             problem, at, n_copied, in_order = _copy_any_row(
                 from_data, from_indices, n_genes, to_counts, to_genes
@@ -246,71 +210,54 @@ def _check_rows(
             stop = start + n_copied
             n_unsorted += not in_order
             n_zeros += end - begin - n_copied
-        starts[row + 1] = stop
+        out.indptr[row + 1] = stop
     return 0, 0, 0, n_unsorted, n_zeros
 
 
 def check_counts(
     block: SparseBlock, flagged: Bools | None = None, *, dtype: DTypeLike = np.uint8
 ) -> CheckedCounts:
-    """Check a raw CSR block, convert it to integer counts and sum them.
+    """Check a raw CSR block of any integer or float values and any integer indices, convert it to
+    integer counts and sum them; or find the first of its :data:`PROBLEMS`.
 
-    Parameters
-    ----------
-    block
-        [cells x genes], any integer or float values, any integer indices. It is not changed. The
-        offsets must be monotone and agree with the values, as
-        ``scatlas.io.matrices.layout.describe`` checks. The indices are checked before they are
-        used.
-    flagged
-        bool [genes]: genes of the second total of each cell, such as mitochondrial genes; none if
-        left out.
-    dtype
-        Type of the counts to try first. A type that is too narrow costs a second sweep: give the
-        type that earlier blocks of the plate needed.
-
-    Returns
-    -------
-    The canonical block, or the first problem: an index outside the genes, a gene twice in a cell,
-    or a value that is negative, fractional, NaN, infinite or above 2^32 - 1.
+    The offsets must be monotone and agree with the values, as
+    :func:`scatlas.io.matrices.layout.describe` checks; the indices are checked before they are
+    used. `flagged`, bool ``[genes]``, are genes of the second total of each cell. A `dtype` that is
+    too narrow costs a second sweep: give the type that earlier blocks of the plate needed.
     """
     n_cells, n_genes = block.shape
     genes_type = gene_dtype(n_genes)
     flagged = np.zeros(n_genes, bool) if flagged is None else flagged
-    indptr = block.indptr.astype(np.int64, copy=False)
-    is_ready = block.data.dtype in COUNT_DTYPES and block.indices.dtype == genes_type
-    if is_ready and _is_canonical(block.data, block.indices, indptr, n_genes):
-        return _sums(block.data, block.indices, indptr, flagged)
-    data = _with_compiled_dtype(block.data)
-    indices = block.indices
-    if indices.dtype not in (np.int32, np.int64):
-        indices = indices.astype(np.int64)
-    genes = np.empty(data.size, genes_type)
-    starts = np.empty(indptr.size, np.int64)
+    rows = csr_arrays(block)
+    is_ready = rows.data.dtype in COUNT_DTYPES and rows.indices.dtype == genes_type
+    if is_ready and _is_canonical(rows, n_genes):
+        return _sums(rows, flagged)
+    rows = rows._replace(data=_with_compiled_dtype(rows.data))
+    if rows.indices.dtype not in (np.int32, np.int64):
+        rows = rows._replace(indices=rows.indices.astype(np.int64))
+    genes, starts = np.empty(rows.data.size, genes_type), np.empty(n_cells + 1, np.int64)
     for width in COUNT_DTYPES[COUNT_DTYPES.index(np.dtype(dtype).type) :]:
-        counts = np.empty(data.size, width)
-        kind, row, at, n_unsorted, n_zeros = _check_rows(
-            data, indices, indptr, n_genes, counts, genes, starts
-        )
+        out = CsrArrays(np.empty(rows.data.size, width), genes, starts)
+        kind, row, at, n_unsorted, n_zeros = _check_rows(rows, n_genes, out)
         if kind != _WIDER:
             break
     if kind:
         problem = Problem(PROBLEMS[kind], row, int(block.indices[at]), block.data[at].item())
-        none = _sums(counts[:0], genes[:0], np.zeros(n_cells + 1, np.int64), flagged)
-        return none._replace(problem=problem)
+        none = CsrArrays(out.data[:0], genes[:0], np.zeros(n_cells + 1, np.int64))
+        return _sums(none, flagged)._replace(problem=problem)
     kept = int(starts[-1])
-    sums = _sums(counts[:kept], genes[:kept], starts, flagged)
+    sums = _sums(CsrArrays(out.data[:kept], genes[:kept], starts), flagged)
     return sums._replace(n_unsorted=n_unsorted, n_zeros=n_zeros)
 
 
-def _sums(counts: Array, genes: Array, starts: Ints, flagged: Bools) -> CheckedCounts:
+def _sums(rows: CsrArrays, flagged: Bools) -> CheckedCounts:
     """A canonical block with its sums."""
-    n_cells = starts.size - 1
+    n_cells = rows.indptr.size - 1
     totals, masked = np.zeros(n_cells, np.int64), np.zeros(n_cells, np.int64)
     per_gene = np.zeros((flagged.size, 2), np.int64)
-    _add_rows(counts, genes, starts, flagged, totals, masked, per_gene)
-    highest = int(counts.max(initial=0))
-    return CheckedCounts(counts, genes, starts, totals, masked, per_gene, highest, 0, 0, None)
+    _add_rows(rows, flagged, totals, masked, per_gene)
+    highest = int(rows.data.max(initial=0))
+    return CheckedCounts(*rows, totals, masked, per_gene, highest, 0, 0, None)
 
 
 def _with_compiled_dtype(data: Array) -> Array:
@@ -323,3 +270,27 @@ def _with_compiled_dtype(data: Array) -> Array:
         # Clip: a value above int64 must stay too large, and not wrap to a negative number.
         return np.minimum(data, np.uint64(2**63 - 1)).astype(np.int64)
     return data.astype(np.int64)
+
+
+class RoundedCounts(NamedTuple):
+    """Values of a block with fractional ones rounded, in the type that they had."""
+
+    values: Array
+    n_changed: int  # how many were fractional
+    n_counts: int  # what these are together, rounded
+
+
+def round_counts(values: Array) -> RoundedCounts:
+    """Round positive fractional values as :func:`numpy.rint`, halves to the even number.
+
+    Negative, infinite and missing values stay as they are: they are no expected counts, and
+    :func:`check_counts` reports them.
+    """
+    if values.dtype.kind != "f":
+        return RoundedCounts(values, 0, 0)
+    rounded = np.rint(values)
+    changed = (rounded != values) & (values > 0)
+    if not changed.any():
+        return RoundedCounts(values, 0, 0)
+    n_counts = int(rounded[changed].sum(dtype=np.float64))
+    return RoundedCounts(np.where(changed, rounded, values), int(changed.sum()), n_counts)

@@ -1,8 +1,8 @@
-"""Elementwise operations on one block: scaling of each cell, log(1 + x).
+"""Elementwise operations on one block: scaling of each cell, log(1 + x); both of selected genes.
 
-Both return a new block with new values. A sparse result shares ``indices`` and ``indptr`` with the
-input, because a copy would double the memory traffic. Do not sort or compact such a result in place
-while the input is in use.
+The first two return a new block with new values. A sparse result shares ``indices`` and ``indptr``
+with the input, because a copy would double the memory traffic. Do not sort or compact such a result
+in place while the input is in use.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from scatlas.arrays.array_types import Array, Block, Floats, Ints, is_sparse, row_offsets
+from scatlas.arrays.array_types import Array, Block, Bools, Floats, Ints, is_sparse, row_offsets
+from scatlas.kernels import CsrArrays, csr_arrays
 from scatlas.kernels.build.numba_cache import njit
+from scatlas.kernels.counts.select_cpu import index_dtype, insert_sorted
 
 # log(2) in two parts, and the coefficients of log((1+s)/(1-s)) = 2s + s*R(s^2): fdlibm, e_log.c
 # (Sun Microsystems 1993), error of the polynomial below 2^-58.45.
@@ -40,7 +42,7 @@ _Q3, _Q4 = 0.22191400725954422, 0.19362655741770396
 # Bits of a float64 that float32 lacks, their middle, and what counts as near it.
 _LOST_BITS, _MIDDLE, _NEAR = 2**29 - 1, 2**28, 2**11
 # Bits of the least float32 value v, except 0, of which 1 + v is exact in float64, and of infinity.
-_LEAST_EXACT, _INFINITE = np.uint32(0x31000000), np.uint32(0x7F800000)
+_MIN_EXACT, _INFINITE = np.uint32(0x31000000), np.uint32(0x7F800000)
 # Bits of a float32 that a value of 16 bits without sign lacks.
 _SIGN_AND_LOW_HALF = np.uint32(0x8000FFFF)
 _BATCH = 2048  # values per batch, a fraction of the L1 cache; one test finds special values
@@ -82,9 +84,10 @@ def _scale_batch(values: Array, factor: float, batch: Array, out: Array) -> None
 
 
 @njit(nogil=True, cache=True)
-def _scale_values(data: Array, indices: Array, factors: Floats, out: Array) -> None:
-    for j in range(data.size):
-        out[j] = np.float64(data[j]) * factors[indices[j]]
+def scale_values_into(values: Array, cells: Array, factors: Floats, out: Array) -> None:
+    """Write each value times the factor of its cell to `out`, which may be `values`."""
+    for j in range(values.size):
+        out[j] = np.float64(values[j]) * factors[cells[j]]
 
 
 @njit(nogil=True, cache=True)
@@ -115,11 +118,6 @@ def scale_rows_into(x: Block, factors: Array, out: Array) -> None:
         _scale_csr(x.data, row_offsets(x), factors, out)
     else:
         scale_values_into(x.data, x.indices, factors, out)
-
-
-def scale_values_into(values: Array, cells: Array, factors: Floats, out: Array) -> None:
-    """Write each value times the factor of its cell to `out`, which may be `values`."""
-    _scale_values(values, cells, factors, out)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -180,7 +178,7 @@ def _log1p_float32(x: Array, table: Array, out: Array) -> None:
             for i in range(logs.size):
                 logs[i] = table[batch_bits[i] >> np.uint32(16)]
             continue
-        if most >= _INFINITE or least < _LEAST_EXACT - np.uint32(1):
+        if most >= _INFINITE or least < _MIN_EXACT - np.uint32(1):
             _log1p_batch(batch[: logs.size], 1.0, logs)
             continue
         nearest = np.int64(_LOST_BITS)
@@ -267,3 +265,67 @@ def log1p_into(values: Array, out: Array, base: float | None = None) -> None:
         _log1p_float32(values, _logs_of_short_values(), out)
     else:
         _log1p_flat(values, 1.0 if base is None else math.log(base), out)
+
+
+def select_and_log_normalize(x: Block, scales: Array, new_column: Array) -> Block:
+    """log(1 + normalised count) of the selected genes of the kept cells.
+
+    The bits are those of :func:`~scatlas.kernels.counts.select_cpu.select_genes`,
+    :func:`scale_rows` and :func:`log1p` one after another. `scales` are one over the
+    size factor of each cell, NaN leaves it out; `new_column` is that of
+    :func:`~scatlas.kernels.counts.select_cpu.new_column_of_gene`. Indices of a sparse result are
+    sorted within each cell; they and its indptr are int32 if that is wide enough.
+    """
+    if scales.shape != x.shape[:1] or new_column.shape != x.shape[1:]:
+        msg = f"{scales.size} scales and {new_column.size} genes for a block of {x.shape}"
+        raise ValueError(msg)
+    kept = ~np.isnan(scales)
+    is_selected = new_column >= 0
+    shape = int(np.count_nonzero(kept)), int(np.count_nonzero(is_selected))
+    if not is_sparse(x):
+        index = np.empty(shape[1], np.int64)
+        index[new_column[is_selected]] = np.flatnonzero(is_selected)
+        return log1p(scale_rows(np.asarray(x)[np.ix_(kept, index)], scales[kept]))
+    rows = csr_arrays(x)
+    lengths = np.diff(rows.indptr)
+    # Long enough for all values of the kept cells. The system makes only pages that are written.
+    max_values = int(lengths[kept].sum())
+    data = np.empty(max_values, scaled_dtype(x.dtype))
+    indices: Array = np.empty(max_values, index_dtype(max_values, shape[1]))
+    indptr = np.zeros(shape[0] + 1, indices.dtype)
+    positions = np.empty(lengths.max(initial=0) + 1, np.int64)
+    selected = CsrArrays(data, indices, indptr)
+    _select_and_scale(rows, scales, is_selected, new_column, positions, selected)
+    n = int(indptr[-1])
+    return type(x)((log1p(data[:n]), indices[:n].copy(), indptr), shape=shape)
+
+
+@njit(nogil=True, cache=True)
+def _select_and_scale(
+    rows: CsrArrays,
+    scales: Floats,
+    is_selected: Bools,
+    new_column: Ints,
+    positions: Array,
+    out: CsrArrays,
+) -> None:
+    k = 0
+    kept = 0
+    for row in range(scales.size):
+        scale = scales[row]
+        if np.isnan(scale):
+            continue
+        # Positions of the selected values, without a branch that would be mispredicted. Subscripts
+        # are unsigned, because Numba tests signed ones for negative values.
+        n = np.uint64(0)
+        for at in range(rows.indptr[row], rows.indptr[row + 1]):
+            positions[n] = at
+            n += np.uint64(is_selected[np.uint64(rows.indices[at])])
+        start = k
+        for i in range(np.int64(n)):
+            gene = new_column[rows.indices[positions[i]]]
+            value = np.float64(rows.data[positions[i]]) * scale
+            insert_sorted(gene, value, start, k, out.data, out.indices)
+            k += 1
+        kept += 1
+        out.indptr[kept] = k

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from scatlas.kernels import COUNT_DTYPES, gene_dtype
+from scatlas.kernels import COUNT_DTYPES, CsrArrays, gene_dtype
 from scatlas.kernels.build.numba_cache import njit
 
 if TYPE_CHECKING:
@@ -63,17 +63,16 @@ def _gene(token: int, gene_of_token: Ints, n_genes: int) -> np.int64:
 
 
 @njit(nogil=True, cache=True)
-def _place(
-    tokens: Ints, values: Array, gene_of_token: Ints, n_genes: int, limit: int, slots: Array,
-    taken: Array,
-) -> int:  # fmt: skip
+def _fill_slots(
+    tokens: Ints, values: Array, gene_of_token: Ints, limit: int, slots: Array, taken: Array
+) -> int:
     """Add the counts of a cell, up to ``limit``, to the slots of their genes.
 
-    Returns the position of an unknown token, or whether all are placed or a value is another.
+    Returns the position of an unknown token, or whether all were added or a value is another.
     """
     is_other: Any = False
     for i in range(tokens.size):
-        gene = _gene(tokens[i], gene_of_token, n_genes)
+        gene = _gene(tokens[i], gene_of_token, slots.size)
         if gene < 0:
             return i
         value = values[i]
@@ -90,12 +89,12 @@ def _place(
 
 
 @njit(nogil=True, cache=True)
-def _place_any(
-    tokens: Ints, values: Array, gene_of_token: Ints, n_genes: int, slots: Array, taken: Array
+def _fill_slots_with_any(
+    tokens: Ints, values: Array, gene_of_token: Ints, slots: Array, taken: Array
 ) -> int:
-    """As ``_place``, for any values; nothing is added to one that is no count."""
+    """As ``_fill_slots``, for any values; nothing is added to one that is no count."""
     for i in range(tokens.size):
-        gene = _gene(tokens[i], gene_of_token, n_genes)
+        gene = _gene(tokens[i], gene_of_token, slots.size)
         if gene < 0:
             return i
         value = np.float64(values[i])
@@ -148,42 +147,36 @@ def _collect(slots: Array, taken: Array, data: Array, indices: Array, start: int
 
 @njit(nogil=True, cache=True)
 def _convert(
-    tokens: Ints,
-    values: Array,
-    offsets: Ints,
+    lists: Lists,
     gene_of_token: Ints,
-    n_genes: int,
-    marker_token: int,
-    marker_value: float,
+    marker: Marker,
     limit: int,
     slots: Array,
     taken: Array,
-    data: Array,
-    indices: Array,
-    indptr: Ints,
-    first: int,
+    out: CsrArrays,
 ) -> tuple[int, int, int]:
-    """Append cells from row ``first`` on; what `_place` returns, its row, entries repeated.
+    """Append cells to `out`; what `_fill_slots` returns, its row, entries repeated.
 
     A ``limit`` of 0 is for any values.
     """
     n_repeated = 0
-    for row in range(offsets.size - 1):
-        begin, end = offsets[row], offsets[row + 1]
-        if begin < end and tokens[begin] == marker_token and values[begin] == marker_value:
+    for row in range(lists.offsets.size - 1):
+        begin, end = lists.offsets[row], lists.offsets[row + 1]
+        is_first = begin < end and lists.tokens[begin] == marker.token
+        if is_first and lists.values[begin] == marker.value:
             begin += 1
-        own, amounts = tokens[begin:end], values[begin:end]
+        own, amounts = lists.tokens[begin:end], lists.values[begin:end]
         if limit:
-            at = _place(own, amounts, gene_of_token, n_genes, limit, slots, taken)
+            at = _fill_slots(own, amounts, gene_of_token, limit, slots, taken)
         else:
-            at = _place_any(own, amounts, gene_of_token, n_genes, slots, taken)
+            at = _fill_slots_with_any(own, amounts, gene_of_token, slots, taken)
         if at != _DONE:
             taken[:] = 0
             return (at if at < 0 else begin + at), row, 0
-        start = indptr[first + row]
-        stop = _collect(slots, taken, data, indices, start)
+        start = out.indptr[row]
+        stop = _collect(slots, taken, out.data, out.indices, start)
         n_repeated += end - begin - (stop - start)
-        indptr[first + row + 1] = stop
+        out.indptr[row + 1] = stop
     return _DONE, 0, n_repeated
 
 
@@ -205,7 +198,7 @@ class RaggedToCsr:
         marker: Marker | None = None,
         dtype: DTypeLike = np.uint8,
     ) -> None:
-        self._gene_of_token, self._n_genes = gene_of_token, n_genes
+        self._gene_of_token = gene_of_token
         self._marker = marker or Marker(np.iinfo(np.int64).min, 0.0)
         self._data = np.empty(n_entries, dtype)
         self._slots = np.empty(n_genes, dtype)
@@ -219,9 +212,9 @@ class RaggedToCsr:
         while True:
             kind = self._data.dtype
             limit = int(np.iinfo(kind).max) if kind.kind == "u" else 0
+            out = CsrArrays(self._data, self._indices, self._indptr[self.n_cells :])
             at, row, n_repeated = _convert(
-                *(*lists, self._gene_of_token, self._n_genes, *self._marker, limit, self._slots),
-                *(self._taken, self._data, self._indices, self._indptr, self.n_cells),
+                *(lists, self._gene_of_token, self._marker, limit, self._slots, self._taken, out)
             )
             if at >= 0:
                 return row, int(lists.tokens[at])

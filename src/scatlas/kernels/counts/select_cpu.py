@@ -1,22 +1,18 @@
-"""Selection of cells and genes of one block."""
+"""Selection of cells and genes of one block, and from the lines of CSR or CSC in parts; values
+that a sparse matrix stores in parts: the same gene twice in a cell, say.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from scatlas.arrays.array_types import Array, Block, Ints, SparseBlock, is_sparse, row_offsets
+from scatlas.arrays.array_types import Array, Block, Ints, SparseBlock, is_sparse
+from scatlas.kernels import CsrArrays, csr_arrays
 from scatlas.kernels.build.numba_cache import njit
 
 _INT32 = np.iinfo(np.int32).max
-
-
-@njit(nogil=True, cache=True)
-def _count_selected(indices: Array, indptr: Ints, new_column: Ints, out_indptr: Array) -> None:
-    n_kept = 0
-    for i in range(indptr.size - 1):
-        for j in range(indptr[i], indptr[i + 1]):
-            n_kept += new_column[indices[j]] >= 0
-        out_indptr[i + 1] = n_kept
 
 
 @njit(nogil=True, cache=True)
@@ -36,37 +32,51 @@ def insert_sorted(
 
 
 @njit(nogil=True, cache=True)
-def _copy_genes(
-    data: Array, indices: Array, indptr: Ints, new_column: Ints, out_data: Array, out_indices: Array
-) -> None:
+def _copy_genes(rows: CsrArrays, new_column: Ints, out_data: Array, out_indices: Array) -> None:
     k = 0
-    for i in range(indptr.size - 1):
+    for i in range(rows.indptr.size - 1):
         start = k
-        for j in range(indptr[i], indptr[i + 1]):
-            gene = new_column[indices[j]]
+        for j in range(rows.indptr[i], rows.indptr[i + 1]):
+            gene = new_column[rows.indices[j]]
             if gene < 0:
                 continue
-            insert_sorted(gene, data[j], start, k, out_data, out_indices)
+            insert_sorted(gene, rows.data[j], start, k, out_data, out_indices)
             k += 1
 
 
 @njit(nogil=True, cache=True)
-def _copy_rows(
-    data: Array,
-    indices: Array,
-    indptr: Ints,
-    rows: Ints,
-    out_data: Array,
-    out_indices: Array,
-    out_indptr: Array,
+def copy_lines(old: CsrArrays, lines: Ints, first: int, last: int, out: CsrArrays) -> None:
+    """Copy the lines ``lines[first:last]`` to where ``out.indptr`` says that they begin."""
+    for i in range(first, last):
+        start, stop, to = old.indptr[lines[i]], old.indptr[lines[i] + 1], out.indptr[i]
+        out.data[to : to + stop - start] = old.data[start:stop]
+        out.indices[to : to + stop - start] = old.indices[start:stop]
+
+
+@njit(nogil=True, cache=True)
+def count_kept(old: CsrArrays, kept: Array, first: int, last: int, counts: Ints) -> None:
+    """Number of entries of the lines `first` to `last` whose index is kept (uint8, 1 or 0)."""
+    for line in range(first, last):
+        n = 0
+        for at in range(old.indptr[line], old.indptr[line + 1]):
+            n += kept[np.uint64(old.indices[at])]
+        counts[line] = n
+
+
+@njit(nogil=True, cache=True)
+def copy_kept(
+    old: CsrArrays, kept: Array, new_index: Array, first: int, last: int, out: CsrArrays
 ) -> None:
-    k = 0
-    for r in range(rows.size):
-        for j in range(indptr[rows[r]], indptr[rows[r] + 1]):
-            out_data[k] = data[j]
-            out_indices[k] = indices[j]
-            k += 1
-        out_indptr[r + 1] = k
+    """Copy the kept entries of the lines `first` to `last`, which get new indices."""
+    for line in range(first, last):
+        to, stop = out.indptr[line], out.indptr[line + 1]
+        for at in range(old.indptr[line], old.indptr[line + 1]):
+            if to == stop:
+                break
+            # Written in any case, and the slot taken only if kept: branches would be random.
+            index = np.uint64(old.indices[at])
+            out.data[to], out.indices[to] = old.data[at], new_index[index]
+            to += np.int64(kept[index])
 
 
 def index_dtype(n_values: int, n_genes: int) -> type:
@@ -100,13 +110,13 @@ def select_genes(x: Block, index: Array, n_genes: int | None = None) -> Block:
     new_column = new_column_of_gene(index, width)
     if not is_sparse(x):
         return np.ascontiguousarray(np.asarray(x)[:, index])
-    offsets = row_offsets(x)
-    indptr = np.zeros(x.shape[0] + 1, np.int64)
-    _count_selected(x.indices, offsets, new_column, indptr)
+    rows, indptr = csr_arrays(x), np.zeros(x.shape[0] + 1, np.int64)
+    count_kept(rows, (new_column >= 0).view(np.uint8), 0, x.shape[0], indptr[1:])
+    np.cumsum(indptr, out=indptr)
     index_type = index_dtype(int(indptr[-1]), index.size)
     data = np.empty(indptr[-1], x.dtype)
     indices = np.empty(indptr[-1], index_type)
-    _copy_genes(x.data, x.indices, offsets, new_column, data, indices)
+    _copy_genes(rows, new_column, data, indices)
     shape = (x.shape[0], index.size)
     return type(x)((data, indices, indptr.astype(index_type)), shape=shape)
 
@@ -137,12 +147,50 @@ def select_rows(x: Block, rows: Array) -> Block:
     rows = row_positions(rows, x.shape[0])
     if not is_sparse(x):
         return np.ascontiguousarray(np.asarray(x)[rows])
-    offsets = row_offsets(x)
-    n_values = int((offsets[rows + 1] - offsets[rows]).sum())
+    old, indptr = csr_arrays(x), np.zeros(rows.size + 1, np.int64)
+    np.cumsum(old.indptr[rows + 1] - old.indptr[rows], out=indptr[1:])
+    n_values = int(indptr[-1])
     index_type = index_dtype(n_values, x.shape[1])
-    data = np.empty(n_values, x.dtype)
-    indices: Array = np.empty(n_values, index_type)
-    indptr = np.zeros(rows.size + 1, np.int64)
-    _copy_rows(x.data, x.indices, offsets, rows, data, indices, indptr)
+    new = CsrArrays(np.empty(n_values, x.dtype), np.empty(n_values, index_type), indptr)
+    copy_lines(old, rows, 0, rows.size, new)
     shape = (rows.size, x.shape[1])
-    return type(x)((data, indices, indptr.astype(index_type)), shape=shape)
+    return type(x)((new.data, new.indices, indptr.astype(index_type)), shape=shape)
+
+
+@njit(nogil=True, cache=True)
+def _any_repeat(x: CsrArrays, n_minor: int) -> bool:
+    """Whether a line holds an index twice; the vectorised loop alone runs if all are ascending."""
+    seen_in = np.empty(0, np.int64)
+    for line in range(x.indptr.size - 1):
+        here = x.indices[x.indptr[line] : x.indptr[line + 1]]
+        falls = False
+        for i in range(1, here.size):
+            falls |= here[i] <= here[i - 1]
+        if not falls:
+            continue
+        if seen_in.size == 0:
+            seen_in = np.full(n_minor, -1, np.int64)
+        for i in range(here.size):
+            at = np.int64(here[i])
+            if 0 <= at < n_minor:
+                if seen_in[at] == line:
+                    return True
+                seen_in[at] = line
+    return False
+
+
+def has_repeats(x: SparseBlock) -> bool:
+    """Whether a row of CSR (a column of CSC) stores an index twice, whatever SciPy's flags say."""
+    return bool(_any_repeat(csr_arrays(x), x.shape[x.format == "csr"]))
+
+
+def sum_repeats(x: SparseBlock) -> SparseBlock:
+    """Copy of CSR or CSC in which each index of a line is stored once, with the sum of its parts.
+
+    They are added in the order and the type in which they are stored, as by SciPy's ``toarray``: to
+    the same bits in CSR and CSC.
+    """
+    # Transposed twice, because SciPy's sort changes the order of equal indices.
+    whole: Any = x.tocsc().tocsr() if x.format == "csr" else x.tocsr().tocsc()  # type: ignore[attr-defined]
+    whole.sum_duplicates()
+    return whole

@@ -1,4 +1,6 @@
-"""Selection of cells and genes of one block on the GPU; the result stays there."""
+"""Selection of cells and genes of one block on the GPU, where the result stays; values that a
+sparse matrix stores in parts.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,9 @@ import cupy as cp
 import numpy as np
 from cupyx.scipy import sparse
 
-from scatlas.arrays.cupy_arrays import Block, csr
+from scatlas.arrays.cupy_arrays import Block, csr, on_gpu, on_host
 from scatlas.kernels.build import cuda
+from scatlas.kernels.counts import select_cpu
 from scatlas.kernels.counts.select_cpu import index_dtype, new_column_of_gene, row_positions
 
 SORTED_AT_ONCE = 1 << 26  # values; each takes 32 bytes during sorting
@@ -152,3 +155,23 @@ def select_rows(x: Block, rows: Any) -> Block:
     source = values, x.indices, pointers, rows, np.int64(n_rows)
     run(*cuda.grid_of_warps(n_rows), (*source, indptr, raw(data), indices))
     return csr(data, indices, indptr.astype(dtype), x.shape[1])
+
+
+def has_repeats(x: Any) -> bool:
+    """As on the CPU, to which lines in no order are left: they are rare."""
+    falls = x.indices[1:] <= x.indices[:-1]
+    starts = x.indptr[1:-1]
+    falls[starts[(starts > 0) & (starts < x.indices.size)] - 1] = False
+    return bool(falls.any()) and select_cpu.has_repeats(on_host(_lines(x)))
+
+
+def sum_repeats(x: Any) -> Any:
+    whole = on_gpu(select_cpu.sum_repeats(on_host(_lines(x))))
+    if x.format == "csr":
+        return whole
+    return type(x)((whole.data, whole.indices, whole.indptr), shape=x.shape)
+
+
+def _lines(x: Any) -> Any:
+    """The columns of CSC as rows of CSR, which shares its arrays."""
+    return csr(x.data, x.indices, x.indptr, x.shape[x.format == "csr"])

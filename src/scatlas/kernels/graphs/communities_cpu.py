@@ -56,14 +56,9 @@ def propose(
     `share` nodes may move, chosen by a hash of node, round `number` and `seed`.
     """
     _propose(
-        *(*edges, degrees, *communities, within, out, *rows),
-        *(float(penalty), only_single, np.uint64(share), np.uint64(number), np.uint64(seed)),
+        *(edges, degrees, communities, within, out, rows, float(penalty), only_single),
+        (np.uint64(share), np.uint64(number), np.uint64(seed)),
     )
-
-
-def move(degrees: Ints, communities: Communities, proposed: Ints) -> int:
-    """Move the nodes to their proposed communities, in place, and return how many moved."""
-    return int(_move(degrees, *communities, proposed))
 
 
 def sweep(
@@ -76,41 +71,36 @@ def sweep(
     only_single: bool,
 ) -> int:
     """Move one node after the other to its best community, in place; return how many moved."""
-    out = communities.labels.copy()
-    return int(_sweep(*edges, degrees, *communities, within, out, float(penalty), only_single))
+    return int(_sweep(edges, degrees, communities, within, float(penalty), only_single))
 
 
 @njit(nogil=True, cache=True)
 def _propose(
-    indptr: Ints,
-    indices: Ints,
-    weights: Ints,
+    edges: Edges,
     degrees: Ints,
-    labels: Ints,
-    totals: Ints,
-    sizes: Ints,
+    communities: Communities,
     within: Ints,
     out: Ints,
-    start: int,
-    stop: int,
+    rows: tuple[int, int],
     penalty: float,
     only_single: bool,
-    share: np.uint64,
-    number: np.uint64,
-    seed: np.uint64,
+    draw: tuple[np.uint64, np.uint64, np.uint64],
 ) -> None:
+    """As :func:`propose`, with share, number and seed as `draw`."""
+    indptr, indices, weights = edges
+    labels, totals, sizes = communities
     most = 1
-    for i in range(start, stop):
+    for i in range(rows[0], rows[1]):
         most = max(most, indptr[i + 1] - indptr[i])
     n_slots = 2
     while n_slots < 2 * most:
         n_slots *= 2
     names, sums = np.full(n_slots, -1, np.int64), np.zeros(n_slots, np.int64)
     used = np.empty(most, np.int64)
-    for i in range(start, stop):
+    for i in range(rows[0], rows[1]):
         mine = labels[i]
         out[i] = mine
-        if (only_single and sizes[mine] > 1) or not _may_move(i, share, number, seed):
+        if (only_single and sizes[mine] > 1) or not _may_move(i, draw):
             continue
         n_used = 0
         own = 0
@@ -122,8 +112,8 @@ def _propose(
             if label == mine:
                 own += weights[edge]
                 continue
-            is_alone = only_single and sizes[label] == 1 and share > 1
-            if is_alone and _may_move(other, share, number, seed):
+            is_alone = only_single and sizes[label] == 1 and draw[0] > 1
+            if is_alone and _may_move(other, draw):
                 continue
             slot = (label * _SLOT) & (n_slots - 1)
             while names[slot] != -1 and names[slot] != label:
@@ -144,22 +134,25 @@ def _propose(
 
 
 @njit(nogil=True, cache=True)
-def _may_move(node: int, share: np.uint64, number: np.uint64, seed: np.uint64) -> bool:
+def _may_move(node: int, draw: tuple[np.uint64, np.uint64, np.uint64]) -> bool:
+    share, number, seed = draw
     return hash_numbers(seed, number, np.uint64(node)) % share == 0
 
 
 @njit(nogil=True, cache=True)
-def _move(degrees: Ints, labels: Ints, totals: Ints, sizes: Ints, proposed: Ints) -> int:
+def move(degrees: Ints, communities: Communities, proposed: Ints) -> int:
+    """Move the nodes to their proposed communities, in place, and return how many moved."""
     n_moved = 0
-    for i in range(labels.size):
-        if proposed[i] != labels[i]:
-            _move_node(i, degrees, labels, totals, sizes, proposed[i])
+    for i in range(proposed.size):
+        if proposed[i] != communities.labels[i]:
+            _move_node(i, degrees, communities, proposed[i])
             n_moved += 1
     return n_moved
 
 
 @njit(nogil=True, cache=True)
-def _move_node(i: int, degrees: Ints, labels: Ints, totals: Ints, sizes: Ints, label: int) -> None:
+def _move_node(i: int, degrees: Ints, communities: Communities, label: int) -> None:
+    labels, totals, sizes = communities
     totals[labels[i]] -= degrees[i]
     sizes[labels[i]] -= 1
     totals[label] += degrees[i]
@@ -169,26 +162,20 @@ def _move_node(i: int, degrees: Ints, labels: Ints, totals: Ints, sizes: Ints, l
 
 @njit(nogil=True, cache=True)
 def _sweep(
-    indptr: Ints,
-    indices: Ints,
-    weights: Ints,
+    edges: Edges,
     degrees: Ints,
-    labels: Ints,
-    totals: Ints,
-    sizes: Ints,
+    communities: Communities,
     within: Ints,
-    out: Ints,
     penalty: float,
     only_single: bool,
 ) -> int:
     n_moved = 0
-    one, zero = np.uint64(1), np.uint64(0)
+    labels, out = communities.labels, communities.labels.copy()
+    all_may_move = np.uint64(1), np.uint64(0), np.uint64(0)
     for i in range(labels.size):
-        _propose(
-            *(indptr, indices, weights, degrees, labels, totals, sizes, within, out),
-            *(i, i + 1, penalty, only_single, one, zero, zero),
-        )
+        node = i, i + 1
+        _propose(edges, degrees, communities, within, out, node, penalty, only_single, all_may_move)
         if out[i] != labels[i]:
-            _move_node(i, degrees, labels, totals, sizes, out[i])
+            _move_node(i, degrees, communities, out[i])
             n_moved += 1
     return n_moved

@@ -1,4 +1,6 @@
-"""Operations on the edges of a graph: sum with its transpose, connected parts, merged nodes."""
+"""Operations on the edges of a graph: sum with its transpose, connected parts, merged nodes, and
+steps of Chebyshev filters, in which vectors are averaged over the neighbours of each cell.
+"""
 
 from __future__ import annotations
 
@@ -14,56 +16,17 @@ if TYPE_CHECKING:
     from scatlas.arrays.array_types import Array, Floats, Ints
     from scatlas.kernels.graphs.communities_cpu import Edges
 
+# Vectors per block of a filter: those of a cell fill one cache line of 64 bytes.
+WIDTH = 8
 
+
+@njit(nogil=True, cache=True)
 def add_transposed(edges: tuple[Array, Array, Array], out: Floats, rows: tuple[int, int]) -> bool:
     """Write the sum of each edge's weight and that of the edge in the other direction, and return
     whether each has one; if not, ``out`` is incomplete. Indices ascend in each row.
     """
-    return bool(_add_transposed(*edges, out, *rows))
-
-
-def find_parts(edges: tuple[Array, Array, Array], labels: Ints) -> tuple[Ints, int]:
-    """Connected part of each node among those with its label, in the order of the parts' first
-    nodes, and the number of parts. Edges of weight zero connect nothing; those in one direction
-    connect, as those in both.
-    """
-    parts = np.empty(labels.size, np.int64)
-    return parts, int(_find_parts(*edges, labels, parts))
-
-
-def weigh_inside(edges: Edges, labels: Ints, rows: tuple[int, int]) -> int:
-    """Sum of the weights of edges from some nodes to nodes with the same label."""
-    return int(_weigh_inside(*edges, labels, *rows))
-
-
-def positions_by_label(labels: NDArray[np.integer], n_labels: int) -> tuple[Ints, Ints]:
-    """Positions by label, those of a label in order, and where each label begins, and the end."""
-    bounds = np.zeros(n_labels + 1, np.int64)
-    np.cumsum(np.bincount(labels, minlength=n_labels), out=bounds[1:])
-    positions = np.empty(labels.size, np.int64)
-    _sort_positions(labels, bounds[:-1].copy(), positions)
-    return positions, bounds
-
-
-def merge_nodes(
-    edges: Edges,
-    groups: Ints,
-    members: tuple[Ints, Ints],
-    n_edges: Ints,
-    rows: tuple[int, int],
-) -> tuple[Ints, Ints]:
-    """Edges of some groups of nodes: the groups they lead to, in the order in which the nodes have
-    them, and the sums of their weights. Edges of weight zero do not count. `members` is
-    :func:`positions_by_label` of `groups`; the numbers of edges of `rows` are written to `n_edges`.
-    """
-    return _merge_nodes(*edges, groups, *members, n_edges, *rows)
-
-
-@njit(nogil=True, cache=True)
-def _add_transposed(
-    indptr: Array, indices: Array, weights: Array, out: Floats, start: int, stop: int
-) -> bool:
-    for i in range(start, stop):
+    indptr, indices, weights = edges
+    for i in range(rows[0], rows[1]):
         for edge in range(indptr[i], indptr[i + 1]):
             other = indices[edge]
             low, high = indptr[other], indptr[other + 1]
@@ -88,10 +51,14 @@ def _root(parts: Ints, i: int) -> int:
 
 
 @njit(nogil=True, cache=True)
-def _find_parts(indptr: Array, indices: Array, weights: Array, labels: Ints, parts: Ints) -> int:
+def find_parts(edges: tuple[Array, Array, Array], labels: Ints) -> tuple[Ints, int]:
+    """Connected part of each node among those with its label, in the order of the parts' first
+    nodes, and the number of parts. Edges of weight zero connect nothing; those in one direction
+    connect, as those in both.
+    """
+    indptr, indices, weights = edges
     # Union-find (Tarjan 1975): a part is a tree whose root is its first node.
-    for i in range(parts.size):
-        parts[i] = i
+    parts = np.arange(labels.size)
     for i in range(parts.size):
         root = _root(parts, i)
         for edge in range(indptr[i], indptr[i + 1]):
@@ -110,58 +77,98 @@ def _find_parts(indptr: Array, indices: Array, weights: Array, labels: Ints, par
             n_parts += 1
         else:
             parts[i] = parts[parts[i]]
-    return n_parts
+    return parts, n_parts
 
 
 @njit(nogil=True, cache=True)
-def _weigh_inside(
-    indptr: Ints, indices: Ints, weights: Ints, labels: Ints, start: int, stop: int
-) -> int:
+def weigh_inside(edges: Edges, labels: Ints, rows: tuple[int, int]) -> int:
+    """Sum of the weights of edges from some nodes to nodes with the same label."""
     total = 0
-    for i in range(start, stop):
-        for edge in range(indptr[i], indptr[i + 1]):
-            if labels[indices[edge]] == labels[i]:
-                total += weights[edge]
+    for i in range(rows[0], rows[1]):
+        for edge in range(edges.indptr[i], edges.indptr[i + 1]):
+            if labels[edges.indices[edge]] == labels[i]:
+                total += edges.weights[edge]
     return total
 
 
+def positions_by_label(labels: NDArray[np.integer], n_labels: int) -> tuple[Ints, Ints]:
+    """Positions by label, those of a label in order, and where each label begins, and the end."""
+    bounds = np.zeros(n_labels + 1, np.int64)
+    np.cumsum(np.bincount(labels, minlength=n_labels), out=bounds[1:])
+    positions = np.empty(labels.size, np.int64)
+    _sort_positions(labels, bounds[:-1].copy(), positions)
+    return positions, bounds
+
+
 @njit(nogil=True, cache=True)
-def _sort_positions(labels: NDArray[np.integer], places: Ints, positions: Ints) -> None:
+def _sort_positions(labels: NDArray[np.integer], next_slot: Ints, positions: Ints) -> None:
     for i in range(labels.size):
-        positions[places[labels[i]]] = i
-        places[labels[i]] += 1
+        positions[next_slot[labels[i]]] = i
+        next_slot[labels[i]] += 1
 
 
 @njit(nogil=True, cache=True)
-def _merge_nodes(
-    indptr: Ints,
-    indices: Ints,
-    weights: Ints,
+def merge_nodes(
+    edges: Edges,
     groups: Ints,
-    members: Ints,
-    bounds: Ints,
+    members: tuple[Ints, Ints],
     n_edges: Ints,
-    first: int,
-    last: int,
+    rows: tuple[int, int],
 ) -> tuple[Ints, Ints]:
+    """Edges of some groups of nodes: the groups they lead to, in the order in which the nodes have
+    them, and the sums of their weights. Edges of weight zero do not count. `members` is
+    :func:`positions_by_label` of `groups`; the numbers of edges of `rows` are written to `n_edges`.
+    """
+    nodes, bounds = members
     most = 0
-    for i in members[bounds[first] : bounds[last]]:
-        most += indptr[i + 1] - indptr[i]
+    for i in nodes[bounds[rows[0]] : bounds[rows[1]]]:
+        most += edges.indptr[i + 1] - edges.indptr[i]
     merged, sums = np.empty(most, np.int64), np.empty(most, np.int64)
     # Edge to each group; those of earlier groups lie before the present group's.
     edge_to = np.full(n_edges.size, -1, np.int64)
     end = 0
-    for group in range(first, last):
+    for group in range(rows[0], rows[1]):
         begin = end
-        for i in members[bounds[group] : bounds[group + 1]]:
-            for edge in range(indptr[i], indptr[i + 1]):
-                other = groups[indices[edge]]
-                if weights[edge] == 0:
+        for i in nodes[bounds[group] : bounds[group + 1]]:
+            for edge in range(edges.indptr[i], edges.indptr[i + 1]):
+                other = groups[edges.indices[edge]]
+                if edges.weights[edge] == 0:
                     continue
                 if edge_to[other] < begin:
                     edge_to[other] = end
                     merged[end], sums[end] = other, 0
                     end += 1
-                sums[edge_to[other]] += weights[edge]
+                sums[edge_to[other]] += edges.weights[edge]
         n_edges[group] = end - begin
     return merged[:end].copy(), sums[:end].copy()
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def run_step(
+    vectors: Floats,
+    before: Floats,
+    out: Floats,
+    edges: tuple[Array, Array, Array],
+    degrees: Floats,
+    factors: tuple[float, float, float],
+    rows: tuple[int, int],
+) -> None:
+    """Write ``factor * (mean of the neighbours - shift * vectors) - minus * before`` of some cells.
+
+    The three `factors` are in this order; means are weighted, and no degree is zero. Vectors are
+    ``[n_blocks, n, WIDTH]``; `out` may be `before`.
+    """
+    indptr, indices, weights = edges
+    factor, shift, minus = factors
+    total = np.empty(WIDTH)
+    for block in range(vectors.shape[0]):
+        for i in range(rows[0], rows[1]):
+            total[:] = 0.0
+            for edge in range(indptr[i], indptr[i + 1]):
+                weight = np.float64(weights[edge])
+                other = indices[edge]
+                for k in range(WIDTH):
+                    total[k] += weight * vectors[block, other, k]
+            for k in range(WIDTH):
+                step = factor * (total[k] / degrees[i] - shift * vectors[block, i, k])
+                out[block, i, k] = step - minus * before[block, i, k]

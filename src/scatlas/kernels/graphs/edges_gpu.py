@@ -1,4 +1,6 @@
-"""Connected parts of a graph and weights within groups on the GPU: the results of ``edges_cpu``."""
+"""Connected parts of a graph, weights within groups and steps of Chebyshev filters on the GPU: the
+results of ``edges_cpu``, to the same bits.
+"""
 
 from __future__ import annotations
 
@@ -34,3 +36,20 @@ def weigh_inside(edges: Edges, labels: GpuArray) -> int:
     run = cuda.kernel("graphs/edges", "weigh_inside")
     run(*cuda.grid_of_warps(labels.size), (*edges, labels, np.int64(labels.size), total))
     return int(total[0])
+
+
+def run_step(
+    vectors: GpuArray,
+    before: GpuArray,
+    out: GpuArray,
+    edges: tuple[GpuArray, GpuArray, GpuArray],
+    degrees: GpuArray,
+    factors: tuple[float, float, float],
+) -> None:
+    """As on the CPU, for all cells."""
+    n_blocks, n, width = vectors.shape
+    indptr, indices, weights = edges
+    args = vectors, before, out, np.int64(n_blocks), np.int64(n), indptr, indices, weights
+    run = cuda.kernel("graphs/edges", "run_step", indices.dtype, weights.dtype)
+    grid = cuda.grid_of_threads(n_blocks * n * width)
+    run(*grid, (*args, degrees, *map(np.float64, factors)))

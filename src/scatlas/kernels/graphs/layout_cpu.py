@@ -9,7 +9,7 @@ library differ between machines; no step is fused, so all processors give the sa
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -36,6 +36,18 @@ _E3, _E4, _E5 = _F(0.05586034), _F(0.00894959), _F(0.00189375)
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _FACTOR_1, _FACTOR_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _S27, _S30, _S31, _S32 = map(np.uint64, (27, 30, 31, 32))
+
+
+class _Forces(NamedTuple):
+    """Arguments of :func:`run_round` that are the same for all cells."""
+
+    a: np.float32
+    b: np.float32
+    rate: np.float32
+    damping: np.float32
+    pulls: np.float32
+    gamma: np.float32
+    n_draws: int  # for each use of an edge
 
 
 def run_round(
@@ -69,12 +81,9 @@ def run_round(
     repel by `gamma`. `keys` name cells in the random numbers. `curve` is ``a, b`` of the
     low-dimensional weight ``1 / (1 + a * d**(2 * b))``.
     """
-    indptr, indices, weights = edges
-    _run_round(
-        *(coordinates, out, others, indptr, indices, weights, keys),
-        *(_F(curve[0]), _F(curve[1]), *rows, number, _F(rate), _F(damping), _F(pulls), _F(gamma)),
-        *(negative_sample_rate, np.uint64(seed)),
-    )
+    a, b = map(_F, curve)
+    forces = _Forces(a, b, _F(rate), _F(damping), _F(pulls), _F(gamma), negative_sample_rate)
+    _run_round(coordinates, out, others, edges, keys, rows, forces, number, np.uint64(seed))
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -82,32 +91,24 @@ def _run_round(
     coordinates: Float32Array,
     out: Float32Array,
     others: Float32Array,
-    indptr: Ints,
-    indices: Array,
-    weights: Float32Array,
+    edges: tuple[Array, Array, Float32Array],
     keys: UInt64Array,
-    a: np.float32,
-    b: np.float32,
-    start: int,
-    stop: int,
+    rows: tuple[int, int],
+    forces: _Forces,
     number: int,
-    rate: np.float32,
-    damping: np.float32,
-    pulls: np.float32,
-    gamma: np.float32,
-    n_draws: int,
     seed: np.uint64,
 ) -> None:
-    n_components = coordinates.shape[1]
+    indptr, indices, weights = edges
+    n_components, n_draws = coordinates.shape[1], forces.n_draws
     most = 1
-    for i in range(start, stop):
+    for i in range(rows[0], rows[1]):
         most = max(most, indptr[i + 1] - indptr[i])
     used = np.empty(most, np.int64)
     most = -(-most * (1 + n_draws) // _LANES) * _LANES
     apart = np.zeros((n_components, most), np.float32)
     d2, factors = np.empty(most, np.float32), np.empty(most, np.float32)
     move = np.empty(n_components, np.float32)
-    for i in range(start, stop):
+    for i in range(rows[0], rows[1]):
         n_used = _used_edges(weights, indptr[i], indptr[i + 1], number, used)
         n_pairs = n_used * (1 + n_draws)
         for pair in range(n_used):
@@ -120,11 +121,11 @@ def _run_round(
             other = _draw(stream, others.shape[0])
             for axis in range(n_components):
                 apart[axis, pair] = coordinates[i, axis] - others[other, axis]
-        _factors(apart, n_used, n_pairs, a, b, pulls, gamma, d2, factors)
+        _factors(apart, n_used, n_pairs, forces, d2, factors)
         stiffness = _F(0.0)
         for pair in range(n_used):
             stiffness -= factors[pair]
-        step = rate / (_F(1.0) + damping * rate * stiffness)
+        step = forces.rate / (_F(1.0) + forces.damping * forces.rate * stiffness)
         square = _NEAREST
         for axis in range(n_components):
             force = _F(0.0)
@@ -155,14 +156,12 @@ def _factors(
     apart: Float32Array,
     n_used: int,
     n_pairs: int,
-    a: np.float32,
-    b: np.float32,
-    pulls: np.float32,
-    gamma: np.float32,
+    forces: _Forces,
     d2: Float32Array,
     factors: Float32Array,
 ) -> None:
     """Write the force of each pair per distance, negative where it attracts."""
+    a, b, _, _, pulls, gamma, _ = forces
     n = -(-n_pairs // _LANES) * _LANES
     d2[:n] = _NEAREST
     for axis in range(apart.shape[0]):

@@ -24,7 +24,7 @@ _QUERIES, _CANDIDATES = 256, 2048
 _RUN = 64
 
 
-class Cells(NamedTuple):
+class CellMatrix(NamedTuple):
     """Cells as they are compared."""
 
     x: Array  # float32 or float64 [n, n_dims], rows of any stride; it may lie on disk
@@ -35,7 +35,13 @@ class Cells(NamedTuple):
 
 
 def nearest(
-    queries: Cells, rows: Ints, reference: Cells, candidates: Ints, n: int, *, own: bool = False
+    queries: CellMatrix,
+    rows: Ints,
+    reference: CellMatrix,
+    candidates: Ints,
+    n: int,
+    *,
+    own: bool = False,
 ) -> tuple[Ints, Floats]:
     """The ``n`` nearest of the candidates for each query: numbers and scores ``[n_queries, n]``.
 
@@ -72,7 +78,7 @@ def nearest(
 
 
 def _among_all(
-    queries: Cells, rows: Ints, itself: Ints, reference: Cells, candidates: Ints, n: int
+    queries: CellMatrix, rows: Ints, itself: Ints, reference: CellMatrix, candidates: Ints, n: int
 ) -> tuple[Ints, Floats]:
     """Compare with all candidates in float64."""
     numbers = np.empty((rows.size, n), np.int64)
@@ -86,7 +92,7 @@ def _among_all(
 
 
 def _proposals(
-    queries: Cells, rows: Ints, reference: Cells, candidates: Ints, n: int
+    queries: CellMatrix, rows: Ints, reference: CellMatrix, candidates: Ints, n: int
 ) -> tuple[NDArray[np.int32], Floats]:
     """Positions of the ``n`` candidates with the largest products, and the least of these."""
     where = np.zeros((rows.size, n), np.int32)
@@ -105,7 +111,7 @@ def _proposals(
     return where, best[:, -1].astype(np.float64)
 
 
-def _are_complete(queries: Cells, lowest: Floats, last: Floats) -> Bools:
+def _are_complete(queries: CellMatrix, lowest: Floats, last: Floats) -> Bools:
     """Whether all cells with scores up to ``last`` have float32 products above ``lowest``.
 
     A product of n float32 values is off by at most ``n * 2**-24`` of the sum of the magnitudes of
@@ -125,14 +131,16 @@ def _are_complete(queries: Cells, lowest: Floats, last: Floats) -> Bools:
     return np.isfinite(lowest) & (squares - 2.0 * lowest - error - 1e-30 > last)
 
 
-def scores_to(cells: Cells, row: int) -> Floats:
+def scores_to(cells: CellMatrix, row: int) -> Floats:
     """Scores of all cells for one of them, float64 ``[n]``."""
     out = np.empty(cells.x.shape[0])
     _fill_scores(cells.x, row, cells.cosine, out)
     return out
 
 
-def add_by_label(cells: Cells, rows: Ints, labels: Array, n_labels: int) -> tuple[Floats, Ints]:
+def add_by_label(
+    cells: CellMatrix, rows: Ints, labels: Array, n_labels: int
+) -> tuple[Floats, Ints]:
     """Sums of the cells of each label, in the order of ``rows``, each scaled to length 1 for
     cosines, float64 ``[n_labels, n_dims]``, and their numbers.
     """
@@ -145,7 +153,7 @@ def add_by_label(cells: Cells, rows: Ints, labels: Array, n_labels: int) -> tupl
     return sums, counts
 
 
-def _vectors(cells: Cells, rows: Ints) -> Float32Array:
+def _vectors(cells: CellMatrix, rows: Ints) -> Float32Array:
     """float32 ``[n_rows, n_dims + 1]`` whose product with a query's vector, 1 at its end, is large
     for near cells: the last value is minus half the squared length, for cosines 0.
     """
@@ -197,11 +205,11 @@ def _propose(scores: Float32Array, start: int, best: Float32Array, where: Array)
             for c in range(first, stop):
                 score = row[c]
                 if score > least:
-                    place = last
-                    while place > 0 and top[place - 1] < score:
-                        top[place], at[place] = top[place - 1], at[place - 1]
-                        place -= 1
-                    top[place], at[place] = score, start + c
+                    slot = last
+                    while slot > 0 and top[slot - 1] < score:
+                        top[slot], at[slot] = top[slot - 1], at[slot - 1]
+                        slot -= 1
+                    top[slot], at[slot] = score, start + c
                     least = top[last]
 
 
@@ -233,16 +241,16 @@ def _rank(
             else:
                 value = _squared_distance(queries[i], other)
             if n_filled < n:
-                place = n_filled
+                slot = n_filled
                 n_filled += 1
             elif _comes_before(value, number, score[n - 1], near[n - 1]):
-                place = n - 1
+                slot = n - 1
             else:
                 continue
-            while place > 0 and _comes_before(value, number, score[place - 1], near[place - 1]):
-                score[place], near[place] = score[place - 1], near[place - 1]
-                place -= 1
-            score[place], near[place] = value, number
+            while slot > 0 and _comes_before(value, number, score[slot - 1], near[slot - 1]):
+                score[slot], near[slot] = score[slot - 1], near[slot - 1]
+                slot -= 1
+            score[slot], near[slot] = value, number
 
 
 @njit(nogil=True, cache=True)

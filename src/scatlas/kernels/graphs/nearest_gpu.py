@@ -28,37 +28,37 @@ _SLOTS = (1, 2, 4)
 # Dimensions in shared memory at once: with more, a multiprocessor holds one block, not two.
 _DEEPEST = 56
 _TASKS_AT_ONCE = 65_536
-_FOUND_AT_ONCE = 2**26  # neighbours of the queries that are compared with all candidates
+_NEIGHBOURS_AT_ONCE = 2**26  # neighbours of the queries that are compared with all candidates
 _CELLS_AT_ONCE = 2**20
 
 
-class Cells(NamedTuple):
+class CellMatrix(NamedTuple):
     """Cells as they are compared, in C order."""
 
     exact: GpuArray  # float32 or float64 [n, n_dims]
     search: GpuArray  # float32: the same, moved or scaled to length 1 for products
 
-    def rows(self, start: int, stop: int) -> Cells:
-        return Cells(self.exact[start:stop], self.search[start:stop])
+    def rows(self, start: int, stop: int) -> CellMatrix:
+        return CellMatrix(self.exact[start:stop], self.search[start:stop])
 
 
-class Space(NamedTuple):
+class Metric(NamedTuple):
     """How cells are compared."""
 
     centre: GpuArray  # float64 [n_dims], near which products keep most digits
     cosine: bool  # scores are 1 - cosine in place of squared distances
 
-    def cells(self, x: GpuArray) -> Cells:
+    def cells(self, x: GpuArray) -> CellMatrix:
         """Cells ``[n, n_dims]``, float32 or float64, to be compared; float32 is not copied."""
         x = cp.ascontiguousarray(x)
         if x.dtype == np.float32 and not self.cosine:
-            return Cells(x, x)
+            return CellMatrix(x, x)
         search = cp.empty(x.shape, np.float32)
         for start in range(0, x.shape[0], _CELLS_AT_ONCE):
             part = x[start : start + _CELLS_AT_ONCE]
             moved = part * inverse_lengths(part)[:, None] if self.cosine else part - self.centre
             search[start : start + _CELLS_AT_ONCE] = moved
-        return Cells(x, search)
+        return CellMatrix(x, search)
 
     def shift(self, dtype: DTypeLike) -> GpuArray:
         """float32 ``[1, n_dims]``: the centre among the ``search`` of cells of this type."""
@@ -67,7 +67,7 @@ class Space(NamedTuple):
         return self.centre.astype(np.float32)[None]
 
 
-class Tasks(NamedTuple):
+class SearchTasks(NamedTuple):
     """Queries and the candidates of each."""
 
     # int64 [n_tasks, 6]: first query, number of queries (at most ROWS), first entry of `lists` and
@@ -78,12 +78,12 @@ class Tasks(NamedTuple):
     shifts: GpuArray  # float32 [n, n_dims]: points near which products are computed
 
 
-class Numbers(NamedTuple):
+class CellNumbers(NamedTuple):
     """Numbers of cells, int32 each, or None for their positions."""
 
     queries: GpuArray | None = None  # recognise a query among its candidates
     cells: GpuArray | None = None  # what is returned, and the order of equally near ones
-    places: GpuArray | None = None  # rows of the result, in place of the tasks'
+    rows: GpuArray | None = None  # rows of the result, in place of the tasks'
 
     @property
     def pointers(self) -> tuple[GpuArray, ...]:
@@ -91,25 +91,26 @@ class Numbers(NamedTuple):
 
 
 def tiles(bounds: Ints, lists: Ints, shifts: Ints) -> Ints:
-    """``Tasks.table`` of queries that lie list by list, on the host.
+    """``SearchTasks.table`` of queries that lie list by list, on the host.
 
-    List i has the queries ``bounds[i]`` to ``bounds[i + 1]``, candidates in the ``Tasks.lists``
-    from ``lists[i]``, and the row ``shifts[i]`` of ``Tasks.shifts``.
+    List i has the queries ``bounds[i]`` to ``bounds[i + 1]``, candidates in the
+    ``SearchTasks.lists`` from ``lists[i]``, and the row ``shifts[i]`` of ``SearchTasks.shifts``.
     """
     n_tiles = -(-np.diff(bounds) // ROWS)
-    of = np.repeat(np.arange(n_tiles.size), n_tiles)
-    tile = np.arange(of.size) - np.repeat(np.cumsum(n_tiles) - n_tiles, n_tiles)
-    first = bounds[of] + tile * ROWS
-    n = np.minimum(bounds[of + 1] - first, ROWS)
-    return np.stack([first, n, lists[of], lists[of + 1], shifts[of], first], axis=1)
+    list_of_tile = np.repeat(np.arange(n_tiles.size), n_tiles)
+    tile = np.arange(list_of_tile.size) - np.repeat(np.cumsum(n_tiles) - n_tiles, n_tiles)
+    first = bounds[list_of_tile] + tile * ROWS
+    n = np.minimum(bounds[list_of_tile + 1] - first, ROWS)
+    given = lists[list_of_tile], lists[list_of_tile + 1], shifts[list_of_tile]
+    return np.stack([first, n, *given, first], axis=1)
 
 
 def nearest(
-    queries: Cells,
-    cells: Cells,
-    tasks: Tasks,
+    queries: CellMatrix,
+    cells: CellMatrix,
+    tasks: SearchTasks,
     n: int,
-    numbers: Numbers,
+    numbers: CellNumbers,
     out: tuple[GpuArray, GpuArray],
     *,
     cosine: bool,
@@ -121,7 +122,7 @@ def nearest(
     are not written. Scores are squared distances, ``1 - cosine`` with `cosine`, their square roots
     with `root`. With `own` a query is its own nearest, at distance 0, if it is a candidate.
     """
-    found, distances = out
+    neighbours, distances = out
     n_dims = cells.exact.shape[1]
     slots = next((slots for slots in _SLOTS if 32 * slots >= n + n // 4 + 2), None)
     for start in range(0, tasks.table.shape[0], _TASKS_AT_ONCE):
@@ -143,34 +144,34 @@ def nearest(
                     *(queries.search, cells.search, queries.exact, cells.exact),
                     *(np.int32(n_dims), *part, *numbers.pointers),
                     *(np.int32(n), np.bool_(own), np.bool_(cosine), np.bool_(root)),
-                    *(found, distances, unsure),
+                    *(neighbours, distances, unsure),
                 ),
                 shared_mem=n_bytes,
             )
         which = cp.flatnonzero(unsure)
-        for first in range(0, which.size, max(1, _FOUND_AT_ONCE // n)):
-            rows = which[first : first + max(1, _FOUND_AT_ONCE // n)]
+        for first in range(0, which.size, max(1, _NEIGHBOURS_AT_ONCE // n)):
+            rows = which[first : first + max(1, _NEIGHBOURS_AT_ONCE // n)]
             near, scores = compare_all(
                 queries.exact, cells.exact, part, n, numbers, rows, cosine=cosine, own=own
             )
             query = part.table[rows // ROWS, 0] + rows % ROWS
-            if numbers.places is None:
-                place = part.table[rows // ROWS, 5] + rows % ROWS
+            if numbers.rows is None:
+                row = part.table[rows // ROWS, 5] + rows % ROWS
             else:
-                place = numbers.places[query]
+                row = numbers.rows[query]
             # Beyond the candidates there is nothing to write.
-            near = cp.where(near == _LAST, found[place], near)
-            kept = distances[place]
+            near = cp.where(near == _LAST, neighbours[row], near)
+            kept = distances[row]
             scores = cp.where(cp.isinf(scores), kept, cp.sqrt(scores) if root else scores)
-            found[place], distances[place] = near, scores
+            neighbours[row], distances[row] = near, scores
 
 
 def compare_all(
     queries: GpuArray,
     cells: GpuArray,
-    tasks: Tasks,
+    tasks: SearchTasks,
     n: int,
-    numbers: Numbers,
+    numbers: CellNumbers,
     rows: GpuArray,
     *,
     cosine: bool,
@@ -180,7 +181,7 @@ def compare_all(
     2**31 - 1 and infinity beyond the candidates. A row is :data:`ROWS` times the number of a task,
     plus the number of a query in it.
     """
-    found = cp.full((rows.size, n), _LAST, np.int32)
+    near = cp.full((rows.size, n), _LAST, np.int32)
     scores = cp.full((rows.size, n), np.inf)
     run = cuda.kernel("graphs/nearest", "compare_all", queries.dtype, cells.dtype)
     sizes = np.int64(rows.size), np.int32(n)
@@ -188,10 +189,10 @@ def compare_all(
         *cuda.grid_of_warps(rows.size),
         (
             *(queries, cells, np.int32(cells.shape[1]), *tasks[:3], *numbers.pointers[:2], rows),
-            *(*sizes, np.bool_(own), np.bool_(cosine), found, scores),
+            *(*sizes, np.bool_(own), np.bool_(cosine), near, scores),
         ),
     )
-    return found, scores
+    return near, scores
 
 
 def add_by_label(x: GpuArray, labels: GpuArray, n_labels: int, *, cosine: bool) -> GpuArray:

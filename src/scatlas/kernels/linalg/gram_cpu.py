@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from scatlas.arrays.array_types import Array, Block, Floats, Ints, is_sparse, row_offsets
+from scatlas.kernels import CsrArrays
 from scatlas.kernels.build.numba_cache import njit
+from scatlas.kernels.counts.transpose_cpu import count_indices, scatter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -60,15 +62,6 @@ class ValuesByGene(NamedTuple):
 Part: TypeAlias = ValuesByGene | Floats
 
 
-def gram(x: Block) -> tuple[int, Floats, Floats]:
-    """n, sums per gene ``[n_genes]`` and ``x.T @ x`` ``[n_genes, n_genes]``, both triangles."""
-    n_rows, n_genes = x.shape
-    sums, upper = np.zeros(n_genes), np.zeros((n_genes, n_genes))
-    add_block(x, sums, upper)
-    mirror(upper)
-    return n_rows, sums, upper
-
-
 def add_block(
     x: Block,
     sums: Floats,
@@ -104,7 +97,7 @@ def _tasks(x: Block, panel: int) -> list[Callable[[], Part]]:
     if not is_sparse(x):
         x = np.asarray(x)
         return [
-            functools.partial(_as_floats, x[a : min(a + rows_at_once, stop)])
+            functools.partial(np.ascontiguousarray, x[a : min(a + rows_at_once, stop)], np.float64)
             for start, stop in panels
             for a in range(start, stop, rows_at_once)
         ]
@@ -140,10 +133,6 @@ def _pairs_are_cheaper(indices: Array, indptr: Ints, rows: tuple[int, int], n_ge
     return cheaper and _strictly_sorted(indices, indptr[start : stop + 1])
 
 
-def _as_floats(x: Array) -> Floats:
-    return np.ascontiguousarray(x, dtype=np.float64)
-
-
 def _dense_rows(data: Array, indices: Array, indptr: Ints, n_genes: int) -> Floats:
     rows = np.zeros((indptr.size - 1, n_genes))
     _scatter(data, indices, indptr, rows)
@@ -151,16 +140,15 @@ def _dense_rows(data: Array, indices: Array, indptr: Ints, n_genes: int) -> Floa
 
 
 def _sorted_by_gene(data: Array, indices: Array, indptr: Ints, n_genes: int) -> ValuesByGene:
-    n = int(indptr[-1] - indptr[0])
-    part = ValuesByGene(
-        np.empty(n),
-        np.empty(n, np.uint16),
-        np.empty(n_genes + 1, np.int64),
-        np.empty(n, np.uint32),
-        np.empty(n, np.uint32),
-    )
-    _sort_by_gene(data, indices, indptr, *part)
-    return part
+    entries, n = slice(indptr[0], indptr[-1]), int(indptr[-1] - indptr[0])
+    genes, ends = indices[entries].astype(np.uint16), indptr - indptr[0]
+    counts, first = np.zeros(n_genes, np.int64), np.zeros(n_genes + 1, np.int64)
+    count_indices(genes, counts)
+    np.cumsum(counts, out=first[1:])
+    at, end = np.empty(n, np.uint32), np.empty(n, np.uint32)
+    rows = CsrArrays(np.arange(n, dtype=np.uint32), genes, ends)
+    scatter(rows, ends[1:].astype(np.uint32), None, first[:-1].copy(), at, end)
+    return ValuesByGene(data[entries].astype(np.float64), genes, first, at, end)
 
 
 def _gene_ranges(parts: list[Part], n: int, n_genes: int) -> list[tuple[int, int]]:
@@ -178,7 +166,7 @@ def _gene_ranges(parts: list[Part], n: int, n_genes: int) -> list[tuple[int, int
 def _add_parts(parts: list[Part], sums: Floats, upper: Floats, share: tuple[int, int]) -> None:
     for part in parts:
         if isinstance(part, ValuesByGene):
-            _add_pairs(*part, *share, sums, upper)
+            _add_pairs(part, *share, sums, upper)
         else:
             _add_dense(part, *share, sums, upper)
 
@@ -191,12 +179,12 @@ def _add_dense(rows: Floats, lo: int, hi: int, sums: Floats, upper: Floats) -> N
         ctypes.byref(ctypes.c_int(n)) for n in (n_genes - lo, hi - lo, rows.shape[0], n_genes)
     )
     one = ctypes.byref(ctypes.c_double(1.0))
-    of_rows = rows.ctypes.data + 8 * lo
-    of_upper = upper.ctypes.data + 8 * (lo * n_genes + lo)
+    from_rows = rows.ctypes.data + 8 * lo
+    to_upper = upper.ctypes.data + 8 * (lo * n_genes + lo)
     # Fortran reads row-major matrices as their transposes.
     _dgemm()(
-        *(b"N", b"T", left, width, n_rows, one, of_rows, stride, of_rows, stride, one),
-        *(of_upper, stride),
+        *(b"N", b"T", left, width, n_rows, one, from_rows, stride, from_rows, stride, one),
+        *(to_upper, stride),
     )
 
 
@@ -219,51 +207,8 @@ def _strictly_sorted(indices: Array, indptr: Ints) -> bool:
 
 
 @njit(nogil=True, cache=True)
-def _sort_by_gene(
-    data: Array,
-    indices: Array,
-    indptr: Ints,
-    values: Array,
-    genes: Array,
-    first: Ints,
-    at: Array,
-    end: Array,
-) -> None:
-    n_genes = first.size - 1
-    start = indptr[0]
-    first[:] = 0
-    for k in range(values.size):
-        gene = np.uint16(indices[start + k])
-        values[k] = np.float64(data[start + k])
-        genes[k] = gene
-        first[np.int64(gene) + 1] += 1
-    for g in range(n_genes):
-        first[g + 1] += first[g]
-    # first[g] advances over the entries of gene g, to where those of gene g + 1 begin.
-    for row in range(indptr.size - 1):
-        stop = indptr[row + 1] - start
-        for k in range(indptr[row] - start, stop):
-            to = first[genes[k]]
-            at[to] = k
-            end[to] = stop
-            first[genes[k]] = to + 1
-    for g in range(n_genes, 0, -1):
-        first[g] = first[g - 1]
-    first[0] = 0
-
-
-@njit(nogil=True, cache=True)
-def _add_pairs(
-    values: Array,
-    genes: Array,
-    first: Ints,
-    at: Array,
-    end: Array,
-    lo: int,
-    hi: int,
-    sums: Floats,
-    upper: Floats,
-) -> None:
+def _add_pairs(part: ValuesByGene, lo: int, hi: int, sums: Floats, upper: Floats) -> None:
+    values, genes, first, at, end = part
     for gene in range(lo, hi):
         products = upper[gene]
         total = sums[gene]

@@ -43,14 +43,6 @@ _DENSE_PANEL = 2560
 _COLUMN_RUNS = 64
 
 
-def gram(x: Block) -> tuple[int, cp.ndarray, cp.ndarray]:
-    n_rows, n_genes = x.shape
-    sums, upper = cp.zeros(n_genes), cp.zeros((n_genes, n_genes))
-    add_block(x, sums, upper)
-    mirror(upper)
-    return n_rows, sums, upper
-
-
 def add_block(
     x: Block,
     sums: cp.ndarray,
@@ -193,14 +185,14 @@ def _dgemm(rows: cp.ndarray, upper: cp.ndarray, lo: int, hi: int) -> None:
     handle = device.get_cublas_handle()
     mode = cublas.getPointerMode(handle)
     cublas.setPointerMode(handle, cublas.CUBLAS_POINTER_MODE_HOST)
-    of_rows = rows.data.ptr + 8 * lo
-    of_upper = upper.data.ptr + 8 * (lo * n_genes + lo)
+    from_rows = rows.data.ptr + 8 * lo
+    to_upper = upper.data.ptr + 8 * (lo * n_genes + lo)
     try:
         # Fortran reads row-major matrices as their transposes.
         cublas.dgemm(
             *(handle, cublas.CUBLAS_OP_N, cublas.CUBLAS_OP_T, n_genes - lo, hi - lo, n_rows),
-            *(one.ctypes.data, of_rows, n_genes, of_rows, n_genes),
-            *(one.ctypes.data, of_upper, n_genes),
+            *(one.ctypes.data, from_rows, n_genes, from_rows, n_genes),
+            *(one.ctypes.data, to_upper, n_genes),
         )
     finally:
         cublas.setPointerMode(handle, mode)

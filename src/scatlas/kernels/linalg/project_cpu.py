@@ -72,17 +72,17 @@ def _project_csr(
             while at + 4 <= stop:
                 a, b = np.float64(data[at]), np.float64(data[at + 1])
                 c, d = np.float64(data[at + 2]), np.float64(data[at + 3])
-                of_a, of_b = loadings[indices[at]], loadings[indices[at + 1]]
-                of_c, of_d = loadings[indices[at + 2]], loadings[indices[at + 3]]
+                row_a, row_b = loadings[indices[at]], loadings[indices[at + 1]]
+                row_c, row_d = loadings[indices[at + 2]], loadings[indices[at + 3]]
                 for k in range(_PANEL):
-                    two = (total[k] + a * of_a[k]) + b * of_b[k]
-                    total[k] = (two + c * of_c[k]) + d * of_d[k]
+                    two = (total[k] + a * row_a[k]) + b * row_b[k]
+                    total[k] = (two + c * row_c[k]) + d * row_d[k]
                 at += 4
             while at < stop:
                 a = np.float64(data[at])
-                of_a = loadings[indices[at]]
+                row_a = loadings[indices[at]]
                 for k in range(_PANEL):
-                    total[k] += a * of_a[k]
+                    total[k] += a * row_a[k]
                 at += 1
             for k in range(min(_PANEL, offset.size - first)):
                 out[row, first + k] = total[k] - offset[first + k]

@@ -44,13 +44,13 @@ class Loadings:
 
     def _start(self) -> None:
         self._lock = Lock()
-        self._of_device: dict[int, tuple[cp.ndarray, cp.ndarray]] = {}
+        self._by_device: dict[int, tuple[cp.ndarray, cp.ndarray]] = {}
 
     def on_device(self) -> tuple[cp.ndarray, cp.ndarray]:
         """On the current device: ``[n_genes, k]``, and in panels, the last filled with zeros."""
         with self._lock:
             device = cp.cuda.Device().id
-            if device not in self._of_device:
+            if device not in self._by_device:
                 n_genes, k = self.shape
                 n_panels = max(1, -(-k // _PANEL))
                 whole = cuda.as_float64(self._components)
@@ -59,8 +59,8 @@ class Loadings:
                 panels = wide.reshape(n_genes, n_panels, _PANEL).transpose(1, 0, 2).copy(order="C")
                 # For other threads, whose streams do not wait for this one.
                 cp.cuda.get_current_stream().synchronize()
-                self._of_device[device] = whole, panels
-            return self._of_device[device]
+                self._by_device[device] = whole, panels
+            return self._by_device[device]
 
 
 def prepare_components(components: NDArray[np.float64] | cp.ndarray) -> Loadings:

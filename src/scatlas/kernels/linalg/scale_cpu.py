@@ -1,8 +1,14 @@
-"""Centring, scaling and clipping of one row block."""
+"""One row block with its genes centred, scaled and clipped, or less their linear regression on
+covariates of the cells (Numba).
+
+The covariates (weights) are orthonormal over all cells, so the coefficient of a gene is the sum of
+its values times the weights. The products are rounded to float64; their sums carry their rounding
+error, as in :mod:`scatlas.kernels.moments.pairs_cpu`, and do not depend on where blocks begin.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -17,7 +23,12 @@ from scatlas.arrays.array_types import (
     is_sparse,
     row_offsets,
 )
+from scatlas.kernels import CsrArrays, csr_arrays
 from scatlas.kernels.build.numba_cache import njit
+from scatlas.kernels.moments.pairs_cpu import pair_sum
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _BATCH = 2048  # values per batch, a fraction of the L1 cache
 
@@ -36,27 +47,33 @@ def scale(
     Without a mean CSR stays CSR, else the result is dense. `sd` has no zeros. `max_value` is the
     upper bound, and with a mean its negative is the lower one. Other rows than `rows` are copied.
     """
-    n_rows, n_genes = x.shape
-    low, high = (-np.inf, np.inf) if max_value is None else (-float(max_value), float(max_value))
-    if mean is None:
-        low = -np.inf
-    if rows is None:
-        rows = np.ones(n_rows, dtype=bool)
-    if is_sparse(x):
-        indptr = row_offsets(x)
-        if mean is None:
-            data = np.empty(x.data.shape, dtype=dtype)
-            scale_csr_into(x, sd, max_value, rows, data)
-            out = sparse.csr_matrix((n_rows, n_genes), dtype=dtype)
-            # Copies of the index arrays, so that an edit in place does not change the source block.
-            out.data, out.indices, out.indptr = data, x.indices.copy(), x.indptr.copy()
-            return out
-        dense = np.zeros((n_rows, n_genes), dtype=dtype)
-        _scale_csr_to_dense(x.data, x.indices, indptr, mean, sd, low, high, rows, dense)
+    if not is_sparse(x):
+        dense = np.empty(x.shape, dtype=dtype)
+        scale_dense_into(np.asarray(x), mean, sd, max_value, rows, dense)
         return dense
-    dense = np.empty((n_rows, n_genes), dtype=dtype)
-    scale_dense_into(np.asarray(x), mean, sd, max_value, rows, dense)
+    if mean is None:
+        data = np.empty(x.data.shape, dtype=dtype)
+        scale_csr_into(x, sd, max_value, rows, data)
+        return _with_values(x, data)
+    high, rows = _upper_bound(max_value), _or_all(rows, x.shape[0])
+    dense = np.zeros(x.shape, dtype=dtype)
+    _scale_csr_to_dense(csr_arrays(x), mean, sd, high, rows, dense)
     return dense
+
+
+def _upper_bound(max_value: float | None) -> float:
+    return np.inf if max_value is None else float(max_value)
+
+
+def _or_all(rows: Bools | None, n_rows: int) -> Bools:
+    return np.ones(n_rows, dtype=bool) if rows is None else rows
+
+
+def _with_values(x: SparseBlock, data: Array) -> sparse.csr_matrix:
+    """CSR with copies of the index arrays, so that an edit in place does not change `x`."""
+    out = sparse.csr_matrix(x.shape, dtype=data.dtype)
+    out.data, out.indices, out.indptr = data, x.indices.copy(), x.indptr.copy()
+    return out
 
 
 def scale_dense_into(
@@ -68,32 +85,27 @@ def scale_dense_into(
     out: Array,
 ) -> None:
     """Write the values that :func:`scale` gives a dense block to `out`, which may be `x`."""
-    high = np.inf if max_value is None else float(max_value)
+    high = _upper_bound(max_value)
     low = -np.inf if mean is None else -high
     centre = np.zeros(x.shape[1]) if mean is None else mean
-    rows = np.ones(x.shape[0], dtype=bool) if rows is None else rows
-    _scale_dense(x, centre, sd, low, high, rows, out)
+    _scale_dense(x, centre, sd, low, high, _or_all(rows, x.shape[0]), out)
 
 
 def scale_csr_into(
     x: SparseBlock, sd: Floats, max_value: float | None, rows: Bools | None, out: Array
 ) -> None:
     """Write the values that :func:`scale` gives CSR without centring to `out`, maybe ``x.data``."""
-    if rows is None:
-        rows = np.ones(x.shape[0], dtype=bool)
-    high = np.inf if max_value is None else float(max_value)
-    _scale_csr(x.data, x.indices, row_offsets(x), sd, high, rows, out)
+    _scale_csr(csr_arrays(x), sd, _upper_bound(max_value), _or_all(rows, x.shape[0]), out)
 
 
 def scale_csc_into(
     x: SparseBlock, sd: Floats, max_value: float | None, rows: Bools | None, out: Array
 ) -> None:
     """Write :func:`scale` of the values of CSC, without centring, to `out`, maybe ``x.data``."""
-    high = np.inf if max_value is None else float(max_value)
     is_unscaled = False if rows is None else ~rows[x.indices[: out.size]]
     unscaled = np.flatnonzero(is_unscaled)
     kept = x.data[unscaled]
-    _scale_csc(x.data, row_offsets(x), sd, high, out)
+    _scale_csc(x.data, row_offsets(x), sd, _upper_bound(max_value), out)
     out[unscaled] = kept
 
 
@@ -105,27 +117,18 @@ def scale_stored_values(
     """
     data = np.empty(x.data.shape, dtype=np.float32)
     low, high = map(float, bounds)
-    _scale_stored_csr(x.data, x.indices, mean, sd, zeros, low, high, data)
-    out = sparse.csr_matrix(x.shape, dtype=np.float32)
-    out.data, out.indices, out.indptr = data, x.indices.copy(), x.indptr.copy()
-    return out
+    _scale_stored_csr(csr_arrays(x), mean, sd, zeros, low, high, data)
+    return _with_values(x, data)
 
 
 # With NumPy's division (no exception on 0), without which LLVM cannot vectorise the loops.
 @njit(nogil=True, cache=True, error_model="numpy")
 def _scale_stored_csr(
-    data: Array,
-    indices: Array,
-    mean: Floats,
-    sd: Floats,
-    zeros: Floats,
-    low: float,
-    high: float,
-    out: Array,
+    x: CsrArrays, mean: Floats, sd: Floats, zeros: Floats, low: float, high: float, out: Array
 ) -> None:
-    for at in range(data.size):
-        gene = indices[at]
-        v = (np.float64(data[at]) - mean[gene]) / sd[gene]
+    for at in range(x.data.size):
+        gene = x.indices[at]
+        v = (np.float64(x.data[at]) - mean[gene]) / sd[gene]
         out[at] = _clip(v, low, high) - zeros[gene]
 
 
@@ -148,9 +151,8 @@ def _copy_batch(values: Array, batch: Array) -> Array:
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _scale_csr(
-    data: Array, indices: Array, indptr: Ints, sd: Floats, high: float, rows: Bools, out: Array
-) -> None:
+def _scale_csr(x: CsrArrays, sd: Floats, high: float, rows: Bools, out: Array) -> None:
+    data, indices, indptr = x
     for row in range(indptr.size - 1):
         if rows[row]:
             for at in range(indptr[row], indptr[row + 1]):
@@ -174,25 +176,18 @@ def _scale_csc(data: Array, indptr: Ints, sd: Floats, high: float, out: Array) -
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _scale_csr_to_dense(
-    data: Array,
-    indices: Array,
-    indptr: Ints,
-    mean: Floats,
-    sd: Floats,
-    low: float,
-    high: float,
-    rows: Bools,
-    out: Array,
+    x: CsrArrays, mean: Floats, sd: Floats, high: float, rows: Bools, out: Array
 ) -> None:
+    data, indices, indptr = x
     for row in range(out.shape[0]):
         if rows[row]:
             for gene in range(out.shape[1]):
-                out[row, gene] = _clip(-mean[gene] / sd[gene], low, high)
+                out[row, gene] = _clip(-mean[gene] / sd[gene], -high, high)
         for at in range(indptr[row], indptr[row + 1]):
             v = np.float64(data[at])
             gene = indices[at]
             if rows[row]:
-                v = _clip((v - mean[gene]) / sd[gene], low, high)
+                v = _clip((v - mean[gene]) / sd[gene], -high, high)
             out[row, gene] = v
 
 
@@ -212,3 +207,110 @@ def _scale_dense(
         else:
             for gene in range(out.shape[1]):
                 out[row, gene] = x[row, gene]
+
+
+class _Fit(NamedTuple):
+    """What is subtracted from a row: the base of its code, and its weights times the slopes."""
+
+    codes: Ints
+    base: Floats
+    weights: Floats
+    slopes: Floats
+
+
+def weighted_sums(x: Block, weights: Floats) -> Floats:
+    """Sums over the rows of value times weight ``[n, n_weights]``, and their rounding errors:
+    ``[2, n_weights, n_genes]``.
+    """
+    weights = np.ascontiguousarray(weights, dtype=np.float64)
+    if not is_sparse(x):
+        sums = np.zeros((2, weights.shape[1], x.shape[1]))
+        _add_dense(np.ascontiguousarray(x), weights, *sums)
+        return sums
+    sums = np.zeros((x.shape[1], weights.shape[1], 2))
+    _add_csr(csr_arrays(x), weights, sums)
+    return sums.transpose(2, 1, 0).copy()
+
+
+def merge(parts: Sequence[Floats]) -> Floats:
+    """Sums of :func:`weighted_sums` over the rows of all blocks."""
+    total = parts[0]
+    for part in parts[1:]:
+        with np.errstate(all="ignore"):
+            total = np.stack(pair_sum(*total, *part))
+    return total
+
+
+def residuals(
+    x: Block, codes: Ints, base: Floats, weights: Floats, slopes: Floats, *, dtype: Any
+) -> Array:
+    """``x - (base[codes] + weights @ slopes)``, computed in float64 and rounded once to `dtype`."""
+    out = np.empty(x.shape, dtype=dtype)
+    fit = _Fit(
+        np.ascontiguousarray(codes, dtype=np.int64),
+        np.ascontiguousarray(base, dtype=np.float64),
+        np.ascontiguousarray(weights, dtype=np.float64),
+        np.ascontiguousarray(slopes, dtype=np.float64),
+    )
+    if is_sparse(x):
+        _residuals_csr(csr_arrays(x), fit, out)
+    else:
+        _residuals_dense(np.asarray(x), fit, out)
+    return out
+
+
+@njit(nogil=True, cache=True)
+def _add_csr(rows: CsrArrays, weights: Floats, sums: Floats) -> None:
+    data, indices, indptr = rows
+    # Subscripts of the whole array: a view of each gene's sums takes six times as long.
+    for row in range(indptr.size - 1):
+        for at in range(indptr[row], indptr[row + 1]):
+            v, gene = np.float64(data[at]), np.uint64(indices[at])
+            for k in range(weights.shape[1]):
+                high, low = sums[gene, k, 0], sums[gene, k, 1]
+                product = v * weights[row, k]
+                sums[gene, k, 0], sums[gene, k, 1] = pair_sum(high, low, product, 0.0)
+
+
+@njit(nogil=True, cache=True)
+def _add_dense(x: Array, weights: Floats, sums: Floats, errors: Floats) -> None:
+    # Gene by gene in the inner loop, which the compiler vectorises; adding 0 changes no pair.
+    for row in range(x.shape[0]):
+        values = x[row]
+        for k in range(weights.shape[1]):
+            weight, high, low = weights[row, k], sums[k], errors[k]
+            for gene in range(values.size):
+                v = np.float64(values[gene]) * weight
+                high[gene], low[gene] = pair_sum(high[gene], low[gene], v, 0.0)
+
+
+@njit(nogil=True, cache=True)
+def _fit_row(fit: _Fit, row: int, out: Array) -> None:
+    base, weights = fit.base[fit.codes[row]], fit.weights[row]
+    for gene in range(out.size):
+        out[gene] = base[gene]
+    for k in range(weights.size):
+        for gene in range(out.size):
+            out[gene] += weights[k] * fit.slopes[k, gene]
+
+
+@njit(nogil=True, cache=True)
+def _residuals_csr(rows: CsrArrays, fit: _Fit, out: Array) -> None:
+    data, indices, indptr = rows
+    fitted = np.empty(out.shape[1])
+    for row in range(out.shape[0]):
+        _fit_row(fit, row, fitted)
+        for gene in range(out.shape[1]):
+            out[row, gene] = 0.0 - fitted[gene]
+        for at in range(indptr[row], indptr[row + 1]):
+            gene = indices[at]
+            out[row, gene] = np.float64(data[at]) - fitted[gene]
+
+
+@njit(nogil=True, cache=True)
+def _residuals_dense(x: Array, fit: _Fit, out: Array) -> None:
+    fitted = np.empty(out.shape[1])
+    for row in range(out.shape[0]):
+        _fit_row(fit, row, fitted)
+        for gene in range(out.shape[1]):
+            out[row, gene] = np.float64(x[row, gene]) - fitted[gene]

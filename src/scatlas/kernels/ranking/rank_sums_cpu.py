@@ -14,17 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from scatlas.arrays.array_types import (
-    Array,
-    Block,
-    Floats,
-    Ints,
-    UInt64Array,
-    is_sparse,
-    row_offsets,
-)
+from scatlas.arrays.array_types import Array, Block, Floats, Ints, UInt64Array, is_sparse
+from scatlas.kernels import CsrArrays, csr_arrays
 from scatlas.kernels.build.numba_cache import njit
-from scatlas.kernels.counts.dense_to_csr_cpu import dense_to_csr
+from scatlas.kernels.counts.transpose_cpu import copy_segments, dense_to_csr, scatter
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -82,18 +75,14 @@ def gather_nonzeros(
             x, new_column = x[:, genes], new_column[genes]
         x = dense_to_csr(x.astype(_sortable_dtype(x.dtype), copy=False))
         assert is_sparse(x)
-    rows = np.flatnonzero(codes >= 0)
-    indptr = row_offsets(x)
-    data = x.data.astype(_sortable_dtype(x.data.dtype), copy=False)
+    rows = csr_arrays(x)
+    rows = rows._replace(data=rows.data.astype(_sortable_dtype(rows.data.dtype), copy=False))
     counts = np.zeros(int(new_column.max(initial=-1)) + 1, dtype=np.int64)
-    _count(data, x.indices, indptr, rows, new_column, counts)
-    ends = np.cumsum(counts)
-    out = np.empty(ends[-1] if ends.size else 0, dtype=data.dtype)
-    groups = codes[rows].astype(_group_dtype(n_groups))
-    out_codes = np.empty(out.size, dtype=groups.dtype)
-    starts = ends - counts
-    _gather(data, x.indices, indptr, rows, groups, new_column, starts, out, out_codes)
-    return [BlockNonzeros(counts, out, out_codes)]
+    _count(rows, codes, new_column, counts)
+    values = np.empty(int(counts.sum()), dtype=rows.data.dtype)
+    out_codes = np.empty(values.size, dtype=_group_dtype(n_groups))
+    scatter(rows, codes, new_column, np.cumsum(counts) - counts, values, out_codes)
+    return [BlockNonzeros(counts, values, out_codes)]
 
 
 class NonzerosByGene:
@@ -102,20 +91,22 @@ class NonzerosByGene:
     def __init__(self, counts: Ints, dtype: DTypeLike, n_groups: int) -> None:
         ends = np.cumsum(counts)
         self._starts, self._n_groups = np.append(0, ends), n_groups
-        self._next = self._starts[:-1].copy()
+        self._next_slot = self._starts[:-1].copy()
         self._values = np.empty(self._starts[-1], dtype=_sortable_dtype(dtype))
         self._codes = np.empty(self._starts[-1], dtype=_group_dtype(n_groups))
 
     def add(self, block: BlockNonzeros) -> None:
         values = block.values.astype(self._values.dtype, copy=False)
-        _append(block.counts, values, block.codes, self._next, self._values, self._codes)
+        to = self._next_slot, self._values, self._codes
+        copy_segments(values, block.codes, block.counts, 0, *to)
+        self._next_slot += block.counts
 
     def rank_sums(self, zeros: Ints, reference: int | None, n_threads: int) -> RankSums:
         """Rank sums of the genes, after all blocks were added, among all cells, or with a
         `reference` group that every other is compared with. `zeros` are the zeros of each gene
         among these.
         """
-        n_genes = self._next.size
+        n_genes = self._next_slot.size
         sums = RankSums(
             np.zeros((n_genes, self._n_groups), dtype=np.int64),
             np.zeros((n_genes, self._n_groups, 2), dtype=np.int64),
@@ -128,8 +119,7 @@ class NonzerosByGene:
             entries = slice(starts[0], starts[-1])
             starts = starts - starts[0]
             keys = sorted_keys(self._values[entries], self._codes[entries], starts)
-            of_genes = (array[genes] for array in sums)
-            _rank_genes(keys, starts, zeros[genes], code, *of_genes)
+            _rank_genes(keys, starts, zeros[genes], code, RankSums(*(a[genes] for a in sums)))
 
         tasks = _tasks(self._starts)
         if len(tasks) == 1:
@@ -206,51 +196,14 @@ def _group_dtype(n_groups: int) -> type[np.unsignedinteger]:
 
 
 @njit(nogil=True, cache=True)
-def _count(
-    data: Array, indices: Array, indptr: Ints, rows: Ints, new_column: Ints, counts: Array
-) -> None:
-    for row in rows:
-        for at in range(indptr[row], indptr[row + 1]):
-            to = new_column[indices[at]]
-            if to >= 0 and data[at] != 0:
+def _count(rows: CsrArrays, codes: Ints, new_column: Ints, counts: Array) -> None:
+    for row in range(codes.size):
+        if codes[row] < 0:
+            continue
+        for at in range(rows.indptr[row], rows.indptr[row + 1]):
+            to = new_column[rows.indices[at]]
+            if to >= 0 and rows.data[at] != 0:
                 counts[to] += 1
-
-
-@njit(nogil=True, cache=True)
-def _gather(
-    data: Array,
-    indices: Array,
-    indptr: Ints,
-    rows: Ints,
-    codes: Ints,
-    new_column: Ints,
-    starts: Ints,
-    values: Array,
-    out_codes: Array,
-) -> None:
-    for i in range(rows.size):
-        for at in range(indptr[rows[i]], indptr[rows[i] + 1]):
-            gene = new_column[indices[at]]
-            if gene >= 0 and data[at] != 0:
-                to = starts[gene]
-                values[to] = data[at]
-                out_codes[to] = codes[i]
-                starts[gene] = to + 1
-
-
-@njit(nogil=True, cache=True)
-def _append(
-    counts: Array, values: Array, codes: Ints, starts: Ints, out_values: Array, out_codes: Array
-) -> None:
-    at = 0
-    for gene in range(counts.size):
-        to = starts[gene]
-        for _ in range(counts[gene]):
-            out_values[to] = values[at]
-            out_codes[to] = codes[at]
-            at += 1
-            to += 1
-        starts[gene] = to
 
 
 @njit(nogil=True, cache=True)
@@ -307,22 +260,16 @@ def _rank_gene(
 
 @njit(nogil=True, cache=True)
 def _rank_genes(
-    keys: UInt64Array,
-    starts: Ints,
-    zeros: Ints,
-    reference: int,
-    ranks: Ints,
-    ties: Ints,
-    below: Ints,
+    keys: UInt64Array, starts: Ints, zeros: Ints, reference: int, sums: RankSums
 ) -> None:
-    """Fill the sums of some genes (:class:`RankSums`), whose keys begin at `starts`."""
+    """Fill the sums of some genes, whose keys begin at `starts`."""
     for gene in range(zeros.size):
-        of_gene = keys[starts[gene] : starts[gene + 1]]
-        below[gene] = _rank_gene(of_gene, zeros[gene], reference, ranks[gene], ties[gene])
+        own, ranks, ties = keys[starts[gene] : starts[gene + 1]], sums.ranks[gene], sums.ties[gene]
+        sums.below[gene] = _rank_gene(own, zeros[gene], reference, ranks, ties)
 
 
 def standard_scores(
-    found: RankSums, nonzero: Ints, sizes: Ints, reference: int | None, *, tie_correct: bool
+    sums: RankSums, nonzero: Ints, sizes: Ints, reference: int | None, *, tie_correct: bool
 ) -> Floats:
     """Standard scores of the rank sums of groups (Wilcoxon), by the normal approximation: rank sum
     less expected rank sum, over the standard deviation, ``[n_groups, n_genes]``. The difference is
@@ -337,15 +284,15 @@ def standard_scores(
     """
     own_zeros = sizes[:, None] - nonzero
     n = sizes.astype(np.float64)[:, None]
-    ties = np.moveaxis(found.ties, 0, 1)
+    ties = np.moveaxis(sums.ties, 0, 1)
     if reference is None:
-        zeros, of_all = own_zeros.sum(axis=0), sizes.sum()
-        doubled = found.ranks.T + own_zeros * (2 * found.below + zeros + 1)
-        doubled -= sizes[:, None] * (of_all + 1)
-        m, tied, all_cells = of_all - n, ties[:1] + _cubes(zeros)[None], of_all[None, None]
+        zeros, n_cells = own_zeros.sum(axis=0), sizes.sum()
+        doubled = sums.ranks.T + own_zeros * (2 * sums.below + zeros + 1)
+        doubled -= sizes[:, None] * (n_cells + 1)
+        m, tied, all_cells = n_cells - n, ties[:1] + _cubes(zeros)[None], n_cells[None, None]
     else:
         zeros = own_zeros[reference]
-        doubled = found.ranks.T + own_zeros * (2 * found.below + zeros)
+        doubled = sums.ranks.T + own_zeros * (2 * sums.below + zeros)
         doubled -= sizes[:, None] * sizes[reference]
         m, all_cells = n[reference], sizes[:, None] + sizes[reference]
         tied = ties + ties[[reference]] + _cubes(own_zeros + zeros)

@@ -105,9 +105,9 @@ class NonzerosByGene:
         before = cuda.NULL
         if reference is not None:
             before = cp.zeros(keys.size + 1, cp.int32)
-            of_reference = (keys & np.uint64(2**bits - 1)) == np.uint64(reference)
-            before[1:] = cp.cumsum(of_reference, dtype=cp.int32)
-            del of_reference
+            is_reference = (keys & np.uint64(2**bits - 1)) == np.uint64(reference)
+            before[1:] = cp.cumsum(is_reference, dtype=cp.int32)
+            del is_reference
         ranks = cp.zeros((n_genes, self._n_groups), cp.int64)
         ties = cp.zeros((n_genes, self._n_groups, 2), cp.int64)
         below = cp.zeros(n_genes, cp.int64)
