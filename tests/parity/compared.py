@@ -101,7 +101,7 @@ def items(value: Any, name: str) -> Iterator[tuple[str, np.ndarray]]:
             for i, item in enumerate(value):
                 yield from items(item, f"{name}{i}.")
         case _:
-            yield name, plain(value)
+            yield name, as_numpy(value)
 
 
 def written(adata: ad.AnnData, result: Any, before: ad.AnnData) -> dict[str, np.ndarray]:
@@ -123,7 +123,7 @@ def written(adata: ad.AnnData, result: Any, before: ad.AnnData) -> dict[str, np.
     return found
 
 
-def plain(x: Any) -> np.ndarray:
+def as_numpy(x: Any) -> np.ndarray:
     """A matrix of any kind as a NumPy array."""
     x = x.compute(scheduler="synchronous") if hasattr(x, "dask") else x
     return x.toarray() if sparse.issparse(x) else np.asarray(x)
@@ -135,11 +135,11 @@ def call(
     """A copy of ``before`` with the matrix ``x`` after a call, and what the call returns."""
     adata = before.copy()
     adata.X = x
-    old = plain(x).copy()
+    old = as_numpy(x).copy()
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         result = function(adata, *args, **options)
-    new = plain(adata.X)
+    new = as_numpy(adata.X)
     if new.shape != old.shape or new.dtype != old.dtype or not np.array_equal(new, old):
         adata.uns["changed"] = new
     return adata, result
@@ -177,7 +177,7 @@ def signs_apart(adata: ad.AnnData, result: Any, before: ad.AnnData, options: Any
     """Components whose largest loading is positive; cells over the largest of a component."""
     found, loadings = adata.uns["pca"], adata.varm["PCs"]
     sign = np.sign(loadings[np.abs(loadings).argmax(axis=0), np.arange(loadings.shape[1])])
-    cells = plain(adata.obsm["X_pca"]) * sign
+    cells = as_numpy(adata.obsm["X_pca"]) * sign
     return {
         "cells": (cells / np.abs(cells).max(axis=0)).astype(np.float32),
         "PCs": loadings * sign,
@@ -188,7 +188,7 @@ def signs_apart(adata: ad.AnnData, result: Any, before: ad.AnnData, options: Any
 
 def totals_alone(adata: ad.AnnData, result: Any, before: ad.AnnData, options: Any) -> Any:
     """Totals, and cells with fewer counts than asked for, which stay as they are."""
-    x = plain(adata.X)
+    x = as_numpy(adata.X)
     if "total_counts" in options:
         return {"total": x.sum(dtype=np.float64)}
     few = before.obs["total"].to_numpy() <= options["counts_per_cell"]
