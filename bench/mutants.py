@@ -3,7 +3,7 @@
     python bench/mutants.py                      # all rows of tests/helpers/mutants.tsv
     python bench/mutants.py --rows 3 17      # some of them
 
-A row names a file below src/scatlas, a text that occurs once in it, the text in its place, what
+Each row names a file below src/scatlas, a text that occurs once in it, the text in its place, what
 breaks, and the tests (arguments of pytest). Works in a copy of the working tree. A test that fails
 without the fault, too, is no catch. Ends with an error if a fault is not found.
 """

@@ -393,7 +393,7 @@ def test_equal(name: str) -> None:
 
 @pytest.mark.real
 @pytest.mark.parametrize("plate", PLATES)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", sorted(CASES.keys() - {"pp.downsample_counts"}))  # no small cells
 def test_equal_on_real_plates(name: str, plate: str, plates_dir: Path) -> None:
     """Half of the genes that three cells or more express, because some of scanpy's are slow."""
     case = CASES[name]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy.sparse as sp
 
+from scatlas.arrays.array_types import row_offsets
 from scatlas.blocks.streaming import for_each
 from scatlas.compute.threads import n_threads
 

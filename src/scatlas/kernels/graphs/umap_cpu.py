@@ -16,7 +16,7 @@ import numpy as np
 from scatlas.kernels.build.numba_cache import njit
 
 if TYPE_CHECKING:
-    from scatlas.arrays.array_types import Array, Float32Array
+    from scatlas.arrays.array_types import Array, Float32Array, Floats, Ints
 
 _MAX_STEPS = 64  # of the search for sigma
 _TOLERANCE = 1e-5  # of the sum of weights, against log2(k)
