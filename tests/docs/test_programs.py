@@ -1,4 +1,4 @@
-"""docs/programs.md and llms.txt, which programs read, say what the commands do."""
+"""Pages made from the code: docs/programs.md, llms.txt, and the picture of CONTRIBUTING.md."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tests.workflow import warm
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "docs"))
 
+import data_way  # noqa: E402
 import programs  # noqa: E402
 
 pytestmark = pytest.mark.workflow
@@ -30,3 +31,11 @@ def test_llms_txt_links_to_pages_that_exist() -> None:
     links = re.findall(r"\]\((.+?)\)", text)
     assert "docs/programs.md" in links
     assert [link for link in links if not (ROOT / link).is_file()] == []
+
+
+def test_the_way_of_the_data_is_that_of_the_rules_and_scripts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "executable", warm.python())
+    monkeypatch.setenv("PATH", warm.environment()["PATH"])
+    assert data_way.page() == data_way.PAGE.read_text(), data_way.BEGIN
