@@ -304,7 +304,8 @@ def test_eigenvectors_of_a_graph():
     graph = cpu.obsp["connectivities"]
     expected = graph_eigenvectors.eigenvectors(graph, 3, tolerance=1e-8)
     runs = [
-        graph_eigenvectors.eigenvectors(graph, 3, tolerance=1e-8, to_device=cp.asarray) for _ in range(2)
+        graph_eigenvectors.eigenvectors(graph, 3, tolerance=1e-8, to_device=cp.asarray)
+        for _ in range(2)
     ]
     np.testing.assert_array_equal(*runs)
     np.testing.assert_allclose(np.abs((runs[0] * expected).sum(axis=0)), 1, atol=1e-9)
