@@ -1,6 +1,5 @@
-"""Sizes of plates, estimated without opening them, and of the sample.
-
-A plate's size is that of its file, or the shape in the metadata of a Zarr store.
+"""Sizes of plates, by that of the file or a Zarr store's shape, without opening them, and of the
+sample.
 """
 
 from __future__ import annotations

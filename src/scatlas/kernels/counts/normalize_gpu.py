@@ -1,7 +1,6 @@
 """Elementwise operations on one block on the GPU: scaling, log(1 + x); both of selected genes.
 
-As in :mod:`scatlas.kernels.counts.normalize_cpu` a sparse result shares ``indices`` and ``indptr``
-with the input. The bits are the CPU's: same operations, same order, no fused multiply-adds.
+The bits are the CPU's: same operations, same order, no fused multiply-adds.
 """
 
 from __future__ import annotations

@@ -1,11 +1,6 @@
-"""Arithmetic of sums that carry their rounding error, and the rows of a block (Numba).
+"""Arithmetic of pairs, a sum and its rounding error in float64, and the rows of a block (Numba).
 
-A pair is a sum and its error, two float64.
-
-References
-----------
-D. E. Knuth, The Art of Computer Programming 2, section 4.2.2: the error of a sum.
-T. J. Dekker, "A floating-point technique for extending the available precision",
+D. E. Knuth, The Art of Computer Programming 2, section 4.2.2: the error of a sum. T. J. Dekker,
 Numer. Math. 18 (1971): the error of a product, and the addition of pairs.
 """
 

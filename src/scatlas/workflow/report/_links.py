@@ -40,9 +40,8 @@ class RowLinks:
 
 
 class Explorer(NamedTuple):
-    """Addresses of views in ``explore.html``: what its ``permalink.js`` reads.
-
-    ``columns`` and ``genes`` are those that the page has; of none it has nothing to show.
+    """Addresses of views in ``explore.html`` (its ``permalink.js`` reads them), which has
+    ``columns`` and ``genes``.
     """
 
     columns: frozenset[str]
