@@ -179,8 +179,8 @@ def group_sums(x: Any, codes: NDArray[np.integer], wanted: SumKinds) -> tuple[In
 def other_group_sums(total: Sums) -> Sums:
     """Sums over all other groups, for each group.
 
-    Floats are not subtracted from the total, whose difference is mostly rounding error if one group
-    dominates, but summed from the first and from the last group, with their errors.
+    Those of floats are not the total less the group, which is mostly rounding error if one group
+    dominates: they are summed from the first and from the last group, with their errors.
     """
     nonzero = _others_of_integers(total.nonzero)
     if total.whole:

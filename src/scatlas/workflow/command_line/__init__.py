@@ -1,4 +1,4 @@
-"""The command ``scatlas``, and what its commands print: lines for the terminal, or one JSON object."""
+"""The command ``scatlas`` and what its commands print: lines for the terminal, or a JSON object."""
 
 from __future__ import annotations
 
