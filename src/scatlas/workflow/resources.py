@@ -95,10 +95,7 @@ class Estimates:
         self.budget: int | None = None if given == "auto" else parse_bytes(given)
         self._plates = {plate.plate: plate for plate in plates}
         self.n_plates: int = len(self._plates)
-        self.plate = cache(self._plate_size)
-
-    def _plate_size(self, name: str) -> Size:
-        return plate_size(self._plates[name])
+        self.plate = cache(lambda name: plate_size(self._plates[name]))
 
     def _job(self, plate: str | None, threads: int = 1) -> Job:
         return Job(self, plate, threads, self.plate(plate) if plate else self.atlas)
