@@ -1,6 +1,4 @@
-"""Sizes of plates, by that of the file or a Zarr store's shape, without opening them, and of the
-sample.
-"""
+"""Sizes of plates, estimated without opening them, and of the sample."""
 
 from __future__ import annotations
 

@@ -35,9 +35,7 @@ def add_totals(
     cells: Array,
     genes: Array,
 ) -> None:
-    """Add the values of the genes `first` to `last` to the totals of their cells and genes, or if
-    `positive` one for each value above zero.
-    """
+    """Add the values of genes `first` to `last`, or if `positive` one for each above zero."""
     for gene in range(first, last):
         total = genes.dtype.type(0)
         for at in range(indptr[gene], indptr[gene + 1]):

@@ -248,9 +248,7 @@ def finite_pairs(pairs: Array, totals: Array) -> Array:
 
 
 def add_gene_sums(parts: Sequence[Array]) -> Array:
-    """Sum of the results of :func:`gene_totals` of blocks, of floats with their rounding errors, so
-    that totals do not depend on where blocks begin.
-    """
+    """Sum of the results of :func:`gene_totals` of blocks, wherever these begin."""
     return functools.reduce(_add_pair, parts)
 
 

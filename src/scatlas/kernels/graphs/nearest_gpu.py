@@ -192,9 +192,7 @@ def compare_all(
 
 
 def add_by_label(x: GpuArray, labels: GpuArray, n_labels: int, *, cosine: bool) -> GpuArray:
-    """Sum the cells of each label, in their order, each scaled to length 1 for cosines: the bits of
-    the sums of ``nearest_cpu.add_by_label``.
-    """
+    """Sum the cells of each label, as ``nearest_cpu.add_by_label`` does, to the same bits."""
     order = cp.argsort(labels)  # stable
     bounds = cp.searchsorted(labels[order], cp.arange(n_labels + 1, dtype=labels.dtype))
     scales = inverse_lengths(x) if cosine else cuda.NULL

@@ -218,9 +218,7 @@ class _Fit(NamedTuple):
 
 
 def weighted_sums(x: Block, weights: Floats) -> Floats:
-    """Sums over the rows of value times weight ``[n, n_weights]``, and their rounding errors:
-    ``[2, n_weights, n_genes]``.
-    """
+    """Sums of value times weight ``[n, n_weights]``, and errors: ``[2, n_weights, n_genes]``."""
     weights = np.ascontiguousarray(weights, dtype=np.float64)
     if not is_sparse(x):
         sums = np.zeros((2, weights.shape[1], x.shape[1]))

@@ -65,9 +65,7 @@ class Moments:
 
     @property
     def var(self) -> Floats:
-        """Variance ``[n_groups, n_genes]``, divisor n - 1: 0 for a group of one cell, as in scanpy,
-        and exactly 0 for a constant gene.
-        """
+        """Variance, divisor n - 1: 0 for one cell, as in scanpy, and for a constant gene."""
         return self._mean_var[1]
 
 

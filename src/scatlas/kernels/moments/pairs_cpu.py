@@ -55,9 +55,7 @@ def _sparse_row(values: Array, indices: Array, indptr: Ints, row: int) -> tuple[
 
 
 def row_of(values: Any, indices: Any, indptr: Any, row: Any) -> Any:
-    """Values of a row of a block and their genes (None: all), from :func:`gene_rows`, so that a
-    kernel has one loop for dense and sparse blocks.
-    """
+    """Values of a row and their genes (None: all): one loop for dense and sparse blocks."""
     return (_dense_row if indices is None else _sparse_row)(values, indices, indptr, row)
 
 

@@ -55,9 +55,7 @@ class PlateFacts:
 def read_facts(
     name: str, path: str, source: CountsSource | None = None
 ) -> tuple[PlateFacts, pd.Index]:
-    """Read the facts of a plate, or of its part ``source`` of Parquet files, and the names of its
-    genes, in bounded memory.
-    """
+    """Read the facts of a plate, or of its part ``source``, and its genes, in bounded memory."""
     counts, fractional = ("X", "refuse") if source else _find_counts(path)
     notices: list[str] = []
     if fractional == "round":

@@ -56,9 +56,7 @@ def is_windows_path(path: str) -> bool:
 
 
 def expand_home(path: str) -> str:
-    """A path with ``~`` and ``~name`` replaced by the user's home; ValueError if it is not
-    known.
-    """
+    """A path with ``~`` and ``~name`` replaced by the home; ValueError if it is not known."""
     if not path.startswith("~"):
         return path
     try:

@@ -155,9 +155,7 @@ def _as_numbers(values: Any) -> NDArray[np.float64]:
 
 
 def choose_genes(var: pd.DataFrame, markers: Path | None, n_genes: int) -> list[str]:
-    """Genes of the page that the atlas has: two thirds are the markers of all groups in turn, then
-    the variable ones.
-    """
+    """Genes of the page: two thirds markers of all groups in turn, then the variable ones."""
     chosen: list[str] = []
     if markers is not None:
         text = dict.fromkeys(("by", "group", "names"), str)

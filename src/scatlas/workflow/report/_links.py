@@ -40,9 +40,7 @@ class RowLinks:
 
 
 class Explorer(NamedTuple):
-    """Addresses of views in ``explore.html`` (its ``permalink.js`` reads them), which has
-    ``columns`` and ``genes``.
-    """
+    """Addresses of views in ``explore.html``, which its ``permalink.js`` reads."""
 
     columns: frozenset[str]
     genes: frozenset[str]

@@ -168,9 +168,7 @@ def _look(
 
 
 def clusters_of_one_plate(by_cluster: pd.DataFrame) -> dict[str, list[str]]:
-    """Clusters of which one plate, which has less than half of all cells, has nine of ten; plates
-    with most such clusters first.
-    """
+    """Clusters of which one plate, with less than half of all cells, has nine of ten, by plate."""
     total = by_cluster.to_numpy().sum()
     minor = by_cluster.columns[by_cluster.sum() < total / 2]
     by_plate: dict[str, list[str]] = {}
