@@ -1,7 +1,5 @@
-"""Dispatch of an operation to its CPU or GPU kernels.
-
-An operation has two modules with the same signatures, ``<operation>_cpu`` for NumPy and SciPy and
-``<operation>_gpu`` for CuPy and CuPyX. The block's type decides, never a setting.
+"""Dispatch of an operation to its kernels: ``<operation>_cpu`` for NumPy and SciPy,
+``<operation>_gpu`` with the same signatures for CuPy. The block's type decides, never a setting.
 """
 
 from __future__ import annotations

@@ -188,9 +188,8 @@ def _passed(
 
 
 def kept_by_bounds(bounds: Mapping[str, Any], source: str) -> Callable[[Table], KeptCells]:
-    """``kept_cells`` of :func:`scatlas.io.load_plate`: cells that :func:`qc_filter` with the
-    options ``bounds`` will keep, found block by block. A filter that reads QC metrics has to decide
-    each cell alone.
+    """``kept_cells`` of :func:`scatlas.io.load_plate`: cells that :func:`qc_filter` will keep,
+    block by block. A filter that reads QC metrics has to decide each cell alone.
     """
     limits = dict(bounds)
     expression = limits.pop("filter")

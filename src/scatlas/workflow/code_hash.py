@@ -1,8 +1,7 @@
 """Place of the workflow, and a content hash of the code behind a script.
 
-Snakemake notices a changed script but not a changed package. Each rule therefore has a parameter
-with the hash of the ``scatlas`` modules that its script imports: a changed kernel reruns the steps
-that use it, and a changed figure reruns the report alone.
+Snakemake notices a changed script but not a changed package: a parameter of each rule is the hash
+of the modules that its script imports, so that a changed figure reruns the report alone.
 """
 
 from __future__ import annotations
@@ -50,9 +49,8 @@ _KERNEL_MODULES = ("scatlas.kernels.{}_cpu", "scatlas.kernels.{}_gpu")
 
 
 def code_hash(script: Path) -> str:
-    """Hash of a script and of the package's sources that it imports, also through other modules: 16
-    hexadecimal digits. A function (``from scatlas.pp import pca``) adds the module that defines it,
-    a subpackage (``from scatlas import pp``) all its modules.
+    """Hash of a script and of the package's sources that it imports, also through other modules; a
+    name adds the module that defines it, a subpackage all its modules.
     """
     files: set[Path] = set()
     unvisited = {script}

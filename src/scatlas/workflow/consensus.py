@@ -111,9 +111,8 @@ def consensus_genes(
 
 
 def _align(table: pd.DataFrame, order: pd.Index) -> pd.DataFrame:
-    """Table of a plate among the genes of the atlas. Genes that the plate lacks have a mean of 0
-    and no dispersion or normalised variance, as genes that no cell expresses have with
-    ``min_cells=1``.
+    """Table of a plate among the genes of the atlas; those that it lacks have a mean of 0 and no
+    dispersion, as genes that no cell expresses have with ``min_cells=1``.
     """
     absent = ~order.isin(table.index)
     aligned = table.reindex(order)
@@ -127,9 +126,8 @@ def _align(table: pd.DataFrame, order: pd.Index) -> pd.DataFrame:
 
 
 def plates_with_other_genes(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
-    """Plates whose genes, or their order, are not those of most plates: by plate, a sentence that
-    names the first gene that differs. Of two lists that equally many plates have, that of the
-    earlier plate is taken.
+    """Plates whose genes, or their order, are not those of most plates (of ties, the earlier
+    plate's): by plate, a sentence that names the first gene that differs.
     """
     plates_of_list: list[list[str]] = []
     for plate, table in tables.items():

@@ -191,10 +191,6 @@ def _integrate_minutes(job: Job) -> int:
     return job.of.runtime("umap") + own
 
 
-def _page_seconds(job: Job, seconds: float) -> float:
-    return seconds + 1e-6 * US_PER_PAGE_CELL * job.of.subset_cells
-
-
 def _page_mb(job: Job) -> float:
     points_mb = PAGE_MB_PER_CELL * job.of.subset_cells
     return PAGE_MB + points_mb + POSITION_MB_PER_CELL * job.of.atlas.cells
@@ -345,7 +341,10 @@ COSTS = {
     ),
     # The page: [8].
     "explore": RuleCost(
-        Cost(1, us_per_cell=0.8), seconds=_page_seconds, threads=4, extra_mb=_page_mb
+        Cost(1, us_per_cell=0.8),
+        seconds=lambda job, seconds: seconds + 1e-6 * US_PER_PAGE_CELL * job.of.subset_cells,
+        threads=4,
+        extra_mb=_page_mb,
     ),
     # New plates on a finished atlas. reference: three passes like hvg, then neighbours.
     "reference": replace(

@@ -3,12 +3,10 @@
     python -IS fork_client.py script.py ARGUMENTS
 
 Importing the libraries takes a job a second, longer than its work on a plate of some thousand
-cells. Therefore the first job of a Snakemake starts a server (:mod:`scatlas.workflow.fork_server`),
-which imports them once and forks a process for each job. This client hands over arguments, folder,
-environment and open files, and ends with the exit status of the process. If the client is killed,
-so is the process. If no server can run, the script starts in a new Python. On more than a few cores
-so do scripts in the seconds that the server takes to start: large plates need not wait for it. The
-client takes 15 ms, because it needs the standard library alone.
+cells: the first job of a Snakemake starts a server (:mod:`scatlas.workflow.fork_server`), which
+imports them once and forks. If the client is killed, so is the process. If no server can run, or on
+more than a few cores while it starts, the script starts in a new Python. The client takes 15 ms,
+because it needs the standard library alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""Server that imports the libraries of the workflow once and forks a process for each job.
-
-:mod:`scatlas.workflow.fork_client` starts it and describes its purpose. It ends with the Snakemake
-that owns it, after the last of its jobs.
+"""Server that imports the libraries once and forks a process for each job of one Snakemake, for the
+reasons of :mod:`scatlas.workflow.fork_client`; it ends after the last of them.
 """
 
 from __future__ import annotations
@@ -39,9 +37,8 @@ def main() -> None:
 
 
 def warm_up(scripts: Path) -> None:
-    """Run the steps of a plate on a few simulated cells: this imports what the steps import while
-    they run, and loads the compiled kernels, half of the processor time of a step on a plate of
-    some thousand cells.
+    """Run the steps of a plate on a few simulated cells, to import what they import while they run
+    and load the kernels: half of the processor time of a step on some thousand cells.
     """
     from scatlas.datasets import simulate_plate
 

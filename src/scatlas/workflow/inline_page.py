@@ -13,9 +13,8 @@ if TYPE_CHECKING:
 
 
 def joined_scripts(folder: Path, names: Sequence[str]) -> str:
-    """Modules ``{name}.js``, each after those that it imports, as one script: their names are those
-    of one scope, so imports are left out. One file cannot import another from ``file://``, and a
-    module would wait for the whole page.
+    """Modules ``{name}.js``, each after those that it imports, as one script without imports: files
+    cannot import each other from ``file://``, and a module would wait for the whole page.
     """
     parts = []
     for name in names:

@@ -1,11 +1,9 @@
 """Comparison of the outputs of earlier steps with the files that the steps have written.
 
 Snakemake checks one file per store, and ignores a missing output while all later outputs exist. It
-misses three cases: a store that lost or changed another of its files; a failed step, whose outputs
-are gone while an older atlas still exists; and a lost ``umap.h5ad``, if the target is the atlas
-alone. Therefore each step lists its files with size, time and digest in its run record
-(:func:`run_record`), and the workflow compares them at its start: sizes and times, and the digest
-of a file whose time has changed.
+misses a store that lost or changed another of its files, a failed step, and a lost ``umap.h5ad`` if
+the target is the atlas alone. Therefore the workflow compares sizes and times with those in the run
+records (:func:`run_record`), and the digest of a file whose time has changed.
 """
 
 from __future__ import annotations
@@ -44,9 +42,8 @@ class Findings:
     touched: dict[Path, dict[str, Any]] = field(default_factory=dict)
 
     def apply(self) -> None:
-        """Remove the root metadata of incomplete stores, and update the times in run records.
-        Without root metadata a store is missing to Snakemake, which makes it again if a step of the
-        run needs it.
+        """Remove the root metadata of incomplete stores, which Snakemake makes again where a step
+        needs them, and update the times in run records.
         """
         for store in self.incomplete:
             (store / "zarr.json").unlink(missing_ok=True)
@@ -65,9 +62,8 @@ def run_record(manifest: Path) -> Path:
 def file_records(
     manifest: Path, facts: Mapping[str, Any], outputs: Mapping[Path, Mapping[str, str]]
 ) -> dict[str, Any]:
-    """Entries of a run record for later comparison: ``manifest``, the digest of the facts of a
-    manifest that is not written yet; ``outputs``, by path from the folder of the run record and by
-    name of a file ``[bytes, mtime in ns, digest]``.
+    """Entries of a run record for later comparison: the digest ``manifest`` of the facts of a
+    manifest, and ``outputs``, by path and by name of a file ``[bytes, mtime in ns, digest]``.
     """
     folder = run_record(manifest).parent
     listed = {
@@ -94,9 +90,8 @@ def refuse_damaged_inputs(manifest: Path) -> None:
 
 
 def check_outputs(manifests: Iterable[Path], *, results: Set[str] = frozenset()) -> Findings:
-    """Compare the outputs of steps, whose manifests need not exist, with their run records; files
-    with other bytes are an error. A step that has lost one of ``results``, which users keep (a
-    store by its ``zarr.json``), runs again; all other outputs may be missing completely.
+    """Compare the outputs of steps with their run records; files with other bytes are an error. A
+    step that has lost one of ``results``, which users keep, runs again.
     """
     found = Findings()
     changed: dict[Path, str] = {}

@@ -1,8 +1,7 @@
 """Values that jobs read from the environment instead of from their options.
 
-Snakemake reruns a step when its options change. These values check inputs early or choose where a
-step computes; they do not decide what it writes, so a change of them must not rerun it. Each job of
-a cluster starts a separate Snakemake, which reads the files again, perhaps hours later: it takes
+Snakemake reruns a step when its options change. These values do not decide what a step writes, so a
+change must not rerun it. A job of a cluster reads the files again, perhaps hours later: it takes
 the config of its run from the environment, and refuses other plates or other code.
 """
 
@@ -49,8 +48,7 @@ def job_environment(
 
 def kept_cells(config: Config) -> dict[str, Any]:
     """Which cells `load` takes moments of, so that `hvg` need not read the counts: ``bounds``, the
-    settings under ``qc``, if they alone decide which cells are kept and what their totals are; else
-    ``unknown``, the reason why `load` takes no moments.
+    settings under ``qc`` if they alone decide, else ``unknown``, the reason.
     """
     qc, flavor = config.qc, config.hvg.flavor
     if config.atlas:
@@ -66,8 +64,7 @@ def kept_cells(config: Config) -> dict[str, Any]:
 
 def columns_to_mix(config: Config, plates: Sequence[Plate]) -> dict[str, list[str] | None]:
     """Columns of ``integrate.key`` with the plates (None: all) whose kept cells need values in
-    them. A label of the plate sheet gives its plate the value. Nothing is required where doublets
-    are dropped: the cells without a value may be doublets.
+    them; none where doublets are dropped, because the cells without a value may be these.
     """
     if not config.integrate or config.drops_doublets:
         return {}

@@ -1,9 +1,7 @@
 """Plates that are left out of the atlas because they cannot be used (``plates.on_error: skip``).
 
-The step that refuses such a plate ends without an error. Its manifest holds the message under
-``left_out``, and its outputs are placeholders, because Snakemake expects them. The next steps of
-the plate do the same; `consensus` lists these plates in its manifest, and all later steps take the
-others.
+The step that refuses such a plate, and those after it, write placeholders, because Snakemake
+expects outputs; the manifest holds the message under ``left_out``. `consensus` lists these plates.
 """
 
 from __future__ import annotations
@@ -45,9 +43,8 @@ def check_previous(args: argparse.Namespace) -> None:
 
 
 def is_about_plate(message: str, args: argparse.Namespace) -> bool:
-    """Whether an error of bad input is about the plate, and not about a file of the workflow.
-    `load` alone reads the plate's own file. An error that names an input or output of a later step
-    means a store that was lost or damaged, which leaves no plate out.
+    """Whether an error of bad input is about the plate: one that names an input or output of a step
+    after `load` means a store that was lost or damaged, which leaves no plate out.
     """
     if hasattr(args, "source"):
         return True

@@ -1,7 +1,5 @@
-"""Config of new plates on a finished atlas: the settings of its record, and checks before a run.
-
-The rules are parsed again by each job of a cluster, so nothing here opens the atlas with
-zarr-python or imports anndata.
+"""Config of new plates on a finished atlas: the settings of its record, and checks before a run,
+without zarr-python and anndata, because each job of a cluster parses the rules again.
 """
 
 from __future__ import annotations

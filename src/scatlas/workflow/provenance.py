@@ -1,8 +1,7 @@
 """The record of an atlas about its origin: ``uns['scatlas']``.
 
-The record holds everything that decides the atlas (settings, plates, versions) and nothing else: no
-times and no settings of later steps. Equal runs therefore write equal bytes. Checksums of stores
-exclude the record (:func:`scatlas.io.checksum`).
+It holds everything that decides the atlas and nothing else (no times), so that equal runs write
+equal bytes. Checksums of stores exclude it (:func:`scatlas.io.checksum`).
 """
 
 from __future__ import annotations
@@ -54,10 +53,9 @@ def plate_rows(config: Config, plates: Sequence[Plate]) -> list[dict[str, Any]]:
 
 
 def recipe(config: Config, plates: Sequence[Plate]) -> str:
-    """Settings and plates that decide an atlas, as an option of the step ``atlas``: JSON in one
-    line, and equal text for equal settings. ``config`` has every key of :data:`ATLAS_KEYS`, those
-    of :data:`MAP_KEYS` if the atlas has the map of all cells, and the keys of ``integrate`` that
-    decide ``X_pca_harmony`` if the atlas has it; ``plates`` is as :func:`plate_rows`.
+    """Settings and plates (as :func:`plate_rows`) that decide an atlas, as JSON in one line, equal
+    for equal settings: the keys :data:`ATLAS_KEYS`, with :data:`MAP_KEYS` and those of
+    ``integrate`` if the atlas has them.
     """
     keys = {*ATLAS_KEYS, *(MAP_KEYS if config.maps_all_cells else ())}
     settings = config.model_dump(mode="json", include=keys)
@@ -68,10 +66,8 @@ def recipe(config: Config, plates: Sequence[Plate]) -> str:
 
 
 def record(settings_json: str, manifests: Path) -> dict[str, Any]:
-    """``uns['scatlas']`` of an atlas, from its :func:`recipe` and the manifests of its steps:
-    ``version``, ``seed``, ``backend`` (``cpu``, ``gpu``, or both), and as JSON ``config``,
-    ``plates`` (each with its :data:`CONTENT_FACTS`) and all ``versions`` of the packages that the
-    steps ran with.
+    """``uns['scatlas']`` of an atlas, from its :func:`recipe` and the manifests of its steps;
+    ``config``, ``plates`` (each with its :data:`CONTENT_FACTS`) and ``versions`` are JSON.
     """
     decided = json.loads(settings_json)
     plates = _with_content(decided["plates"], manifests)
@@ -105,9 +101,8 @@ def record(settings_json: str, manifests: Path) -> dict[str, Any]:
 def extended_record(
     atlas: Path, plates: Sequence[Mapping[str, Any]], manifests: Path
 ) -> dict[str, Any]:
-    """Record of a new version of an atlas with more plates, of which :func:`plate_rows` gave
-    ``plates``: that of the old version, with the new plates, which have ``mapped``: true, and the
-    checksum of the old version as ``extends``.
+    """Record of a new version of an atlas: that of the old one, whose checksum is ``extends``, with
+    the new plates of :func:`plate_rows`, which have ``mapped``: true.
     """
     old = read_record(atlas)
     new = [{**row, "mapped": True} for row in _with_content(plates, manifests)]

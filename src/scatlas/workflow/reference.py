@@ -78,9 +78,8 @@ _FACTS = "new_plates"
 
 
 class Reference(NamedTuple):
-    """A reference as read from its file: the atlas's genes and the projection on its components,
-    the sampled cells with their map, and the dtype of each column of labels. Neighbours are found
-    on ``n_pcs`` components; the share of the variance is measured for ``n_leading``.
+    """A reference as read from its file: genes and projection, the sampled cells with their map,
+    and the dtype of each column of labels. Neighbours are found on ``n_pcs`` components.
     """
 
     var: pd.DataFrame
@@ -104,11 +103,10 @@ def write_reference(
     n_leading: int,
 ) -> None:
     """Write a reference; atomic. ``cells`` are the sampled ones without X: ``obs`` with ``plate``
-    and labels, ``var`` of the atlas, ``X_pca`` with the components on which neighbours are found,
-    ``X_umap`` and ``uns['umap']``. ``variance`` is the table of
-    :func:`scatlas.matrix.reference_map.held_variance`, ``usual`` and ``distances`` those of
-    :func:`scatlas.matrix.reference_map.usual_distances`, and the rest is as in
-    :class:`scatlas.matrix.reference_map.ReferenceMap`.
+    and labels, ``var`` of the atlas, ``X_pca``, ``X_umap`` and ``uns['umap']``.
+
+    The rest is as in :mod:`scatlas.matrix.reference_map`: ``variance`` of ``held_variance``,
+    ``usual`` and ``distances`` of ``usual_distances``.
     """
     scale = projection.scale
     facts: dict[str, Any] = {

@@ -96,9 +96,8 @@ def version_warnings(record: dict[str, Any]) -> Iterator[str]:
 def write_project(
     record: dict[str, Any], folder: Path, *, plates_from: Path, backend: str | None = None
 ) -> None:
-    """Write ``config.yaml`` and ``plates.tsv`` of a record. Relative paths of plates start from
-    ``plates_from``; in the new sheet they are absolute. ``backend`` None is that of the atlas, or
-    ``auto`` if its steps ran on both.
+    """Write ``config.yaml`` and ``plates.tsv`` of a record, with relative paths from
+    ``plates_from``. ``backend`` None is that of the atlas, or ``auto`` if its steps ran on both.
     """
     labels = list(dict.fromkeys(name for plate in record["plates"] for name in plate["labels"]))
     rows = [["plate", "path", "counts", "fractional", *labels]]
@@ -185,9 +184,8 @@ def _run_snakemake(args: argparse.Namespace, targets: list[str]) -> None:
 
 
 def differences(first: Path, second: Path) -> Iterator[str]:
-    """Differences of two atlases, one sentence for each array or group but ``uns['scatlas']``.
-    Where the checksums of an array's files differ, its values are compared in pieces: only values
-    count, not their stored bytes.
+    """Differences of two atlases, one sentence for each array or group but ``uns['scatlas']``;
+    where checksums of files differ, only the values of the array count.
     """
     import zarr
 

@@ -1,6 +1,5 @@
-"""Memory, run time, threads and disk that the jobs request, estimated from the sizes of the plates.
-
-The estimates err upwards; a job that needs more runs again with twice, then three times as much.
+"""Memory, run time, threads and disk that the jobs request, by the sizes of the plates; estimates
+err upwards, and a job that needs more runs again with twice, then three times as much.
 """
 
 from __future__ import annotations
@@ -76,9 +75,8 @@ STORE_RULES = {rule for rule, cost in COSTS.items() if cost.disk}
 
 
 class Estimates:
-    """Resources that the jobs of a run request, by rule and plate, on their first attempt. Jobs
-    divide a GPU into ``jobs_per_gpu`` parts. ``gpu_bytes`` None: the memory of the smallest GPU is
-    not known, every job fits into one part. ``cores`` None: each job has its own cores.
+    """Resources that the jobs of a run request on their first attempt. ``gpu_bytes`` None: every
+    job fits into one of the ``jobs_per_gpu`` parts. ``cores`` None: each job has its own.
     """
 
     def __init__(
@@ -97,10 +95,7 @@ class Estimates:
         self.budget: int | None = None if given == "auto" else parse_bytes(given)
         self._plates = {plate.plate: plate for plate in plates}
         self.n_plates: int = len(self._plates)
-        self.plate = cache(self._plate_size)
-
-    def _plate_size(self, name: str) -> Size:
-        return plate_size(self._plates[name])
+        self.plate = cache(lambda name: plate_size(self._plates[name]))
 
     def _job(self, plate: str | None, threads: int = 1) -> Job:
         return Job(self, plate, threads, self.plate(plate) if plate else self.atlas)
@@ -312,9 +307,8 @@ class Estimates:
     def seconds(
         self, rule: str, plate: str | None = None, threads: int = 1, *, loads: bool = False
     ) -> float:
-        """Seconds that a job is expected to take, without the time that it waits. A run that
-        ``loads`` the plate takes the moments for ``hvg`` meanwhile if the bounds tell for which
-        cells.
+        """Seconds that a job is expected to take. A run that ``loads`` the plate takes the moments
+        for ``hvg`` meanwhile if the bounds tell for which cells.
         """
         takes_moments = loads and rule in ("load", "hvg") and "bounds" in kept_cells(self.config)
         # With moments of `load`, hvg starts no GPU.

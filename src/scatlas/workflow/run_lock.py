@@ -1,9 +1,7 @@
 """One run at a time makes a folder of results: its lock, and jobs that Slurm still has.
 
-Snakemake's own lock stays after a killed run, and the first of two runs in one working folder
-removes those of both at its end. The system frees this one, however a process ends. While a run
-lasts the file names its machine and process, so that the next run knows of one that was killed.
-Another file keeps the name of a run's jobs in Slurm's queue.
+Snakemake's own lock stays after a killed run; the system frees this one, however a process ends.
+The file names machine and process, so that the next run knows of one that was killed.
 """
 
 from __future__ import annotations

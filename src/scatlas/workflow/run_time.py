@@ -39,10 +39,8 @@ class TimedJob:
 
 
 def simulate(jobs: Sequence[TimedJob], limits: Mapping[str, int]) -> list[tuple[float, float]]:
-    """Start and end of each job in seconds. Jobs start one after another, in the order of their
-    priority, then of the list, as soon as those that they need have ended and there is room.
-    ``limits`` has the largest sum of each resource over the jobs that run at a time; a job that
-    requests more gets the limit, as in Snakemake.
+    """Start and end of each job in seconds, in the order of priority, then of the list, as soon as
+    its inputs are there and there is room. A job that requests more than ``limits`` gets these.
     """
     waits_for = [len(job.needs) for job in jobs]
     needed_by: defaultdict[int, list[int]] = defaultdict(list)

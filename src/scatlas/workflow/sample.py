@@ -29,9 +29,8 @@ ATLAS_ROW = "atlas_row"
 
 @dataclass
 class SampledCells:
-    """What the steps of the map use of an AnnData: neither X nor names. An AnnData hashes its
-    names: to read, hash and write them takes more than a second per million cells, longer than
-    neighbours and UMAP on a GPU.
+    """What the steps of the map use of an AnnData, without names: to read, hash and write these
+    takes more than a second per million cells, longer than neighbours and UMAP on a GPU.
     """
 
     n_obs: int

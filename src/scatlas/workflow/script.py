@@ -1,10 +1,8 @@
 """Options, log, one-sentence errors and manifest of all scripts of the workflow.
 
-A script writes two small JSON files beside its outputs. The *manifest* holds facts about the
-outputs (counts, checksums) and nothing that differs between equal runs: a step that makes equal
-outputs again reruns no later step. The *run record*
-(:func:`scatlas.workflow.integrity.run_record`) holds versions, seconds, peak memory, and the files
-that were written.
+The *manifest* holds facts about the outputs and nothing that differs between equal runs: a step
+that makes equal outputs again reruns no later step. The *run record*
+(:func:`scatlas.workflow.integrity.run_record`) holds versions, seconds, peak memory, and files.
 """
 
 from __future__ import annotations
@@ -52,8 +50,7 @@ def parser(
     doc: str | None, *, gpu: bool = False, may_skip: bool = False
 ) -> argparse.ArgumentParser:
     """Option parser with the options that all scripts share; with ``gpu`` those of scripts that can
-    compute on one, which :func:`recorded_run` then locks; with ``may_skip`` those of scripts that
-    can leave their plate out (`scatlas.workflow.left_out`).
+    compute on one, with ``may_skip`` of those that can leave their plate out.
     """
     new = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.ArgumentDefaultsHelpFormatter
@@ -120,12 +117,11 @@ def recorded_run(
     reports: list[Path] | None = None,
     needs_gpu: Callable[[], bool] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Context of a script's work: set threads and device, then write manifest and run record. The
-    script fills in the facts of the manifest, which also holds the checksums of ``outputs``.
+    """Context of a script's work: set threads and device, then write the manifest, of which the
+    script fills in the facts, and the run record.
 
-    ``reports`` are further files and folders, which differ between equal runs. ``needs_gpu`` is
-    asked before a GPU is locked and started: False if this run needs none, by its inputs. If this
-    or an earlier step leaves the plate out, the outputs become placeholders.
+    ``reports`` are further outputs, which differ between equal runs. ``needs_gpu`` is asked before
+    a GPU is locked. If this or an earlier step leaves the plate out, outputs become placeholders.
     """
     from scatlas.compute.progress import progress
     from scatlas.compute.threads import use_threads
@@ -381,8 +377,7 @@ def versions() -> dict[str, str]:
 
 def run_main(main: Callable[[], None], *, blocks: bool = True) -> None:
     """Run the main function of a script: log to standard error, end on bad input with one sentence.
-    ``blocks`` says whether its memory holds row blocks rather than tables
-    (:func:`scatlas.compute.memory.reuse_memory`).
+    ``blocks``: its memory holds row blocks (:func:`scatlas.compute.memory.reuse_memory`).
     """
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr

@@ -1,7 +1,4 @@
-"""Sizes of plates, estimated without opening them, and of the sample.
-
-A plate's size is that of its file, or the shape in the metadata of a Zarr store.
-"""
+"""Sizes of plates, estimated without opening them, and of the sample."""
 
 from __future__ import annotations
 

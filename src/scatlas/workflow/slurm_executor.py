@@ -1,6 +1,5 @@
-"""A second look at the jobs of Snakemake's executor for Slurm.
-
-It waits for ever for a job whose state it does not know, or that Slurm has forgotten.
+"""A second look at the jobs of Snakemake's executor for Slurm, which waits for ever for a job whose
+state it does not know, or that Slurm has forgotten.
 """
 
 from __future__ import annotations
@@ -41,9 +40,8 @@ def watch(plugin: Any, folder: Path) -> None:
 
 
 class WatchedJobs(Executor):  # type: ignore[misc] # Snakemake has no types
-    """The executor for Slurm, with a second look at the jobs that it believes to go on. A job that
-    two looks at the queue do not list as waiting or running has ended: its outputs decide whether
-    it is done, or repeated.
+    """The executor for Slurm; a job that two looks at the queue do not list as waiting or running
+    has ended: its outputs decide whether it is done, or repeated.
     """
 
     folders: list[Path]

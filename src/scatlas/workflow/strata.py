@@ -28,11 +28,8 @@ def choose_cells(
     strata: NDArray[np.int32] | None = None,
     min_cells: int = 50,
 ) -> NDArray[np.int64]:
-    """Draw ``wanted`` of ``n_cells`` at random without replacement: their row numbers, ascending.
-
-    With ``strata`` (numbered from 0) ``min_cells`` cells of each stratum are drawn first (all cells
-    of a smaller one), then the rest from all other cells. Memory beyond ``strata`` grows with the
-    sample, not with ``n_cells``.
+    """Draw ``wanted`` of ``n_cells`` at random without replacement: their row numbers, ascending;
+    first ``min_cells`` of each stratum, if given. Memory beyond ``strata`` grows with the sample.
     """
     rng = np.random.default_rng(seed)
     if strata is None:

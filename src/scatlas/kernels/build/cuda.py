@@ -1,8 +1,7 @@
-"""CUDA C kernels, compiled when they are first used; CuPy keeps what it has compiled on disk.
+"""CUDA C kernels, compiled when they are first used; CuPy keeps them in ``CUPY_CACHE_DIR``.
 
-The source ``<operation>.cu`` is beside its caller ``<operation>_gpu.py``. Kernels are templates in
-the types of values, indices and row offsets. A source is named by folder and operation:
-``linalg/gram``. ``CUPY_CACHE_DIR`` is the folder of compiled code.
+Kernels are templates in the types of values, indices and row offsets. A source ``<operation>.cu``
+is beside its caller ``<operation>_gpu.py`` and is named by folder and operation: ``linalg/gram``.
 """
 
 from __future__ import annotations
@@ -55,10 +54,9 @@ def source(file: str) -> str:
 
 
 def kernel(file: str, name: str, *arguments: DTypeLike | int) -> Any:
-    """The kernel ``name<arguments...>``, types or numbers, of ``<file>.cu`` on the current device.
-
-    Call it as ``kernel(file, name, ...)(grid, block, args)`` with three tuples; it runs on the
-    current stream. Pass sizes as NumPy scalars of the exact type (``np.int64(n)``).
+    """The kernel ``name<arguments...>``, types or numbers, of ``<file>.cu`` on the current device
+    and stream; call it with the tuples ``(grid, block, args)``, in which sizes are NumPy scalars of
+    the exact type (``np.int64(n)``).
     """
     names = (str(x) if isinstance(x, int) else TYPES[np.dtype(x)] for x in arguments)
     expression = f"{name}<{', '.join(names)}>" if arguments else name

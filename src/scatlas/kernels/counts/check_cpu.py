@@ -64,8 +64,7 @@ def _copy_canonical_row(
 ) -> bool:
     """Copy a row that is canonical, with counts up to ``limit``; False for any other row.
 
-    The loop has no branch on the values, so that the compiler vectorises it: four times as fast as
-    ``_copy_any_row``. Nearly all rows of nearly all plates are canonical.
+    Nearly all rows are. Without a branch on the values the loop is vectorised, four times as fast.
     """
     n = data.size
     if n == 0:
@@ -123,9 +122,7 @@ def _add_row(
 
 @njit(nogil=True, cache=True)
 def _add_rows(rows: CsrArrays, flagged: Bools, totals: Ints, masked: Ints, per_gene: Ints) -> None:
-    """Sum canonical rows.
-
-    In a sweep after the check, because sums during the check take half as long again: the raw
+    """Sum canonical rows, after the check: sums during it take half as long again, because the raw
     values evict the sums of the genes from the cache.
     """
     for row in range(totals.size):
@@ -151,10 +148,8 @@ def _problem_of_value(value: Any) -> int:
 def _copy_any_row(
     data: Array, indices: Array, n_genes: int, counts: Array, genes: Array
 ) -> tuple[int, int, int, bool]:
-    """Copy a row sorted by gene and without its zeros, value by value.
-
-    Returns the problem, its position in the row, the number of values copied, and whether the row
-    was sorted.
+    """Copy a row sorted by gene and without its zeros; return the problem, its position in the row,
+    the number of values copied, and whether the row was sorted.
     """
     max_count = np.int64(np.iinfo(counts.dtype).max)
     # A stable sort, so that the problem found first does not depend on the sort.
@@ -186,10 +181,8 @@ def _copy_any_row(
 
 @njit(nogil=True, cache=True)
 def _check_rows(rows: CsrArrays, n_genes: int, out: CsrArrays) -> tuple[int, int, int, int, int]:
-    """Fill `out` with the canonical rows.
-
-    Returns the problem, its row, its position in the data, the number of rows that were not sorted,
-    and the number of zeros dropped.
+    """Fill `out` with the canonical rows; return the problem, its row, its position in the data,
+    the number of rows that were not sorted, and the number of zeros dropped.
     """
     limit = min(np.int64(np.iinfo(out.data.dtype).max), np.int64(2147483647))
     n_unsorted = 0
@@ -217,13 +210,12 @@ def _check_rows(rows: CsrArrays, n_genes: int, out: CsrArrays) -> tuple[int, int
 def check_counts(
     block: SparseBlock, flagged: Bools | None = None, *, dtype: DTypeLike = np.uint8
 ) -> CheckedCounts:
-    """Check a raw CSR block of any integer or float values and any integer indices, convert it to
-    integer counts and sum them; or find the first of its :data:`PROBLEMS`.
+    """Check a raw CSR block of any integer or float values, convert it to integer counts and sum
+    them; or find the first of its :data:`PROBLEMS`.
 
-    The offsets must be monotone and agree with the values, as
-    :func:`scatlas.io.matrices.layout.describe` checks; the indices are checked before they are
-    used. `flagged`, bool ``[genes]``, are genes of the second total of each cell. A `dtype` that is
-    too narrow costs a second sweep: give the type that earlier blocks of the plate needed.
+    The caller has checked the offsets (:func:`scatlas.io.matrices.layout.describe`). `flagged`,
+    bool ``[genes]``, are genes of the second total of each cell. A `dtype` that is too narrow costs
+    a second sweep.
     """
     n_cells, n_genes = block.shape
     genes_type = gene_dtype(n_genes)
@@ -281,10 +273,8 @@ class RoundedCounts(NamedTuple):
 
 
 def round_counts(values: Array) -> RoundedCounts:
-    """Round positive fractional values as :func:`numpy.rint`, halves to the even number.
-
-    Negative, infinite and missing values stay as they are: they are no expected counts, and
-    :func:`check_counts` reports them.
+    """Round positive fractional values as :func:`numpy.rint`; negative, infinite and missing
+    values, which are no expected counts, stay for :func:`check_counts` to report.
     """
     if values.dtype.kind != "f":
         return RoundedCounts(values, 0, 0)

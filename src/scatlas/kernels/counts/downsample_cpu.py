@@ -1,16 +1,10 @@
-"""Random subsampling of the counts of one block (Numba).
+"""Random subsampling of the counts of one block (Numba), in integers.
 
 Each cell has its own stream of random numbers, so that a seed and a cell give the same counts on
-any machine and in any block. All arithmetic is on integers. The i-th random word of a cell is a
-function of the seed, the cell and i (Philox); a number below a bound is drawn without bias
-(Lemire). Without replacement, each count is kept with the probability (counts still to keep) /
-(counts still to come), which is Knuth's selection sampling.
-
-References
-----------
-J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw, "Parallel random numbers: as easy as 1, 2, 3",
-SC '11: Philox4x32-10. D. Lemire, "Fast random integer generation in an interval", ACM TOMACS 29
-(2019). D. E. Knuth, The Art of Computer Programming 2, section 3.4.2, algorithm S.
+any machine and in any block. The i-th word of a cell is a function of the seed, the cell and i:
+Philox4x32-10 (Salmon et al., SC '11). Numbers below a bound have no bias (Lemire, ACM TOMACS 29,
+2019). Without replacement a count is kept with the probability (counts still to keep) / (counts
+still to come): Knuth, The Art of Computer Programming 2, section 3.4.2, algorithm S.
 """
 
 from __future__ import annotations
@@ -48,9 +42,8 @@ def draw_counts(
 ) -> Array | sparse.csr_matrix:
     """Draw `targets` counts of each cell, or all where it is negative, as a block of type `dtype`.
 
-    A row has at most :data:`MAX_COUNTS`; how it is stored changes nothing: genes in any order, a
-    gene in several entries, explicit zeros. `cells` are numbers that select the random numbers.
-    Without replacement a target is at most the row's total, with it `dtype` must hold the target.
+    How a row is stored changes nothing; it has at most :data:`MAX_COUNTS`, and without replacement
+    at least its target; with it `dtype` must hold the target. `cells` select the random numbers.
     CSR results have ascending genes and no explicit zeros.
     """
     given = cells.astype(np.uint64), targets, np.uint64(seed), replace
@@ -77,10 +70,8 @@ def draw_counts(
 def sort_genes(
     data: Array, indices: Array, indptr: Ints, n_genes: int, xp: ModuleType
 ) -> tuple[Array, Array]:
-    """Values and genes of CSR rows, sorted by gene within each row; no copy if they are sorted.
-
-    Entries of the same gene keep their order, on which the drawn counts depend. `xp` is NumPy or
-    CuPy. (SciPy's ``sort_indices`` supports neither uint16 indices nor GPU arrays.)
+    """Values and genes of CSR rows, sorted by gene; entries of one gene keep their order, on which
+    the drawn counts depend. (SciPy's ``sort_indices`` supports neither uint16 nor GPU arrays.)
     """
     descends = indices[1:] < indices[:-1]
     starts = indptr[(indptr > 0) & (indptr < indices.size)]

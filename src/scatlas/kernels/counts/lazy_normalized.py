@@ -1,9 +1,7 @@
 """Normalised blocks whose values are computed on first use.
 
-In a pass over a lazy array each block of counts is normalised, logarithmised, often restricted to
-some genes, and passed to a kernel. Deferring saves work twice: a kernel that takes counts and
-scales normalises them itself, and of a block that is restricted to a tenth of its genes only that
-tenth is normalised.
+Deferring saves work twice: a kernel that takes counts and scales normalises them itself, and of a
+block that is restricted to a tenth of its genes only that tenth is normalised.
 """
 
 from __future__ import annotations
@@ -25,10 +23,8 @@ _local = threading.local()
 
 @contextmanager
 def defer_normalization() -> Iterator[None]:
-    """Let :func:`scale_rows` and :func:`log1p` defer in this thread.
-
-    It is for passes inside scatlas, in which a block has one producer and one user: blocks that
-    other code computes, keeps or sends must hold plain numbers.
+    """Let :func:`scale_rows` and :func:`log1p` defer in this thread, for passes in which a block
+    has one user: blocks that other code computes, keeps or sends must hold plain numbers.
     """
     before = getattr(_local, "on", False)
     _local.on = True
@@ -47,10 +43,8 @@ class PendingOps(NamedTuple):
 
 
 class LazyNormalizedCsr(sp.csr_matrix):  # type: ignore[misc]  # SciPy has no types
-    """CSR block whose values are computed on first use, after which ``pending`` is None.
-
-    It shares ``indices`` and ``indptr`` with the counts. Threads may share a block and compute its
-    values at the same time: each method reads ``pending`` once.
+    """CSR block whose values are computed on first use, after which ``pending`` is None; threads
+    may do so at the same time, because each method reads ``pending`` once.
     """
 
     pending: PendingOps | None = None

@@ -1,8 +1,7 @@
 """Elementwise operations on one block: scaling of each cell, log(1 + x); both of selected genes.
 
-The first two return a new block with new values. A sparse result shares ``indices`` and ``indptr``
-with the input, because a copy would double the memory traffic. Do not sort or compact such a result
-in place while the input is in use.
+A sparse result of the first two shares ``indices`` and ``indptr`` with the input, because a copy
+would double the memory traffic: do not sort or compact it in place while the input is in use.
 """
 
 from __future__ import annotations
@@ -247,11 +246,10 @@ def _log1p_batch(values: Array, log_base: float, logs: Array) -> None:
 def log1p(x: Block, base: float | None = None) -> Block:
     """log(1 + x), natural or to `base`, in float64, rounded once to :func:`logged_dtype`.
 
-    The logarithm is that of fdlibm (argument reduction and polynomial of ``e_log.c``, first-order
-    correction of 1 + x as in ``s_log1p.c``), written so that the compiler vectorises it. Unlike
-    NumPy's, its bits depend neither on the processor nor on the C library. The error is below 1 ulp
-    of float64; float32 results are correctly rounded. Values below -1 give NaN. Dense arrays may
-    have any shape, and sparse ones may be CSC.
+    The logarithm is that of fdlibm (``e_log.c``, with the correction of ``s_log1p.c``), so that,
+    unlike NumPy's, its bits depend neither on the processor nor on the C library. The error is
+    below 1 ulp of float64; float32 results are correctly rounded. Values below -1 give NaN. Dense
+    arrays may have any shape, and sparse ones may be CSC.
     """
     values = x.data if is_sparse(x) else np.ascontiguousarray(x)
     out = np.empty(values.shape, logged_dtype(values.dtype))
@@ -268,13 +266,11 @@ def log1p_into(values: Array, out: Array, base: float | None = None) -> None:
 
 
 def select_and_log_normalize(x: Block, scales: Array, new_column: Array) -> Block:
-    """log(1 + normalised count) of the selected genes of the kept cells.
+    """log(1 + normalised count) of the selected genes of the kept cells, with the bits of
+    ``select_genes``, :func:`scale_rows` and :func:`log1p` one after another.
 
-    The bits are those of :func:`~scatlas.kernels.counts.select_cpu.select_genes`,
-    :func:`scale_rows` and :func:`log1p` one after another. `scales` are one over the
-    size factor of each cell, NaN leaves it out; `new_column` is that of
-    :func:`~scatlas.kernels.counts.select_cpu.new_column_of_gene`. Indices of a sparse result are
-    sorted within each cell; they and its indptr are int32 if that is wide enough.
+    `scales` are one over the size factor of each cell, NaN leaves it out. Indices of a sparse
+    result are sorted within each cell; they and its indptr are int32 if that is wide enough.
     """
     if scales.shape != x.shape[:1] or new_column.shape != x.shape[1:]:
         msg = f"{scales.size} scales and {new_column.size} genes for a block of {x.shape}"

@@ -1,7 +1,6 @@
 """Elementwise operations on one block on the GPU: scaling, log(1 + x); both of selected genes.
 
-As in :mod:`scatlas.kernels.counts.normalize_cpu` a sparse result shares ``indices`` and ``indptr``
-with the input. The bits are the CPU's: same operations, same order, no fused multiply-adds.
+The bits are the CPU's: same operations, same order, no fused multiply-adds.
 """
 
 from __future__ import annotations
@@ -72,9 +71,7 @@ def log1p_into(values: cp.ndarray, out: cp.ndarray, base: float | None = None) -
 
 
 def select_and_log_normalize(x: Block, scales: Any, new_column: Any) -> Block:
-    """As on the CPU: the same bits. One pass over the indices counts the selected values, another
-    writes them.
-    """
+    """As on the CPU, to the same bits: one pass counts the selected values, another writes them."""
     new_column = cp.asnumpy(new_column)
     if scales.shape != x.shape[:1] or new_column.shape != x.shape[1:]:
         msg = f"{scales.size} scales and {new_column.size} genes for a block of {x.shape}"

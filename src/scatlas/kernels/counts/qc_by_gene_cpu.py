@@ -1,7 +1,5 @@
-"""Sums per cell and per gene of a range of genes of a CSC matrix.
-
-The sums of ranges are added afterwards, which needs no order: the caller makes sure that float64
-holds every sum exactly (:func:`largest_integer`).
+"""Sums per cell and per gene of a range of genes of a CSC matrix, added in any order: the caller
+makes sure that float64 holds every sum exactly (:func:`largest_integer`).
 """
 
 from __future__ import annotations
@@ -37,9 +35,7 @@ def add_totals(
     cells: Array,
     genes: Array,
 ) -> None:
-    """Add the values of the genes `first` to `last` to the totals of their cells and genes, or if
-    `positive` one for each value above zero.
-    """
+    """Add the values of genes `first` to `last`, or if `positive` one for each above zero."""
     for gene in range(first, last):
         total = genes.dtype.type(0)
         for at in range(indptr[gene], indptr[gene + 1]):
@@ -63,10 +59,8 @@ def add_qc(
     genes: Array,
     n_cells: Ints,
 ) -> None:
-    """Add totals, numbers of values that are not zero, and totals over the genes of each mask.
-
-    `masks` are ``[n_masks, n_genes]``, `masked` ``[n_masks, n_cells]``; `cells` and `n_genes` are
-    totals and numbers per cell, `genes` and `n_cells` per gene.
+    """Add totals (`cells`, `genes`), numbers of values that are not zero (`n_genes`, `n_cells`),
+    and totals over the genes of each mask: `masked` ``[n_masks, n_cells]``.
     """
     for gene in range(first, last):
         total, n = genes.dtype.type(0), 0

@@ -248,9 +248,7 @@ def finite_pairs(pairs: Array, totals: Array) -> Array:
 
 
 def add_gene_sums(parts: Sequence[Array]) -> Array:
-    """Sum of the results of :func:`gene_totals` of blocks, of floats with their rounding errors, so
-    that totals do not depend on where blocks begin.
-    """
+    """Sum of the results of :func:`gene_totals` of blocks, wherever these begin."""
     return functools.reduce(_add_pair, parts)
 
 
@@ -377,8 +375,7 @@ def qc_block(x: Block, masks: Array, ns: Sequence[int] = ()) -> QCSums:
 @njit(nogil=True, cache=True)
 def _top_of_row(values: Array, n_zeros: int, ns: Ints, out: Array) -> None:
     """Set out[k] to the sum of the ns[k] largest of `values` and `n_zeros` zeros; ns ascend.
-
-    Sorting takes 1.5 s to compile, so it is compiled for two types: `values` are int64 or float64.
+    `values` are int64 or float64 alone, because sorting takes 1.5 s to compile.
     """
     n = values.size
     n_top = min(n, ns[-1])

@@ -1,8 +1,7 @@
-"""Quality-control sums of one block on the GPU: per cell, per gene, per gene set, of the top genes.
+"""Quality-control sums of one block on the GPU, as NumPy arrays of the CPU's types.
 
-Results are NumPy arrays of the same types as in :mod:`scatlas.kernels.counts.qc_cpu` and the same
-in each run. Sums of integers are exact, also if they are stored as floats. Other floats are summed
-in float64 in a fixed order within a cell, and in fixed point (two int64 per gene) over cells.
+Sums of integers are exact, also if they are stored as floats. Other floats are summed in float64 in
+a fixed order within a cell, and in fixed point (two int64 per gene) over cells.
 """
 
 from __future__ import annotations

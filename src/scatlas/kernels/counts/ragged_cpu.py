@@ -1,7 +1,6 @@
-"""Cells as lists of gene tokens and values, in any order, converted to CSR.
+"""Cells as lists of gene tokens and values, in any order, as in Tahoe-100M, converted to CSR.
 
-The Parquet release of Tahoe-100M has such lists. The values of a cell are placed in one slot per
-gene and read back in order, at 3 ns per value where a sort takes 30.
+Values are placed in one slot per gene, at 3 ns per value where a sort takes 30.
 """
 
 from __future__ import annotations
@@ -43,9 +42,8 @@ class Lists(NamedTuple):
 
 
 class RaggedBlock(NamedTuple):
-    """CSR arrays, indices ascending, and how many entries were added to an earlier one.
-
-    The values are unsigned if all are counts from 1 on, else float64.
+    """CSR arrays, indices ascending, and how many entries were added to an earlier one; the values
+    are unsigned if all are counts from 1 on, else float64.
     """
 
     data: Array
@@ -66,9 +64,8 @@ def _gene(token: int, gene_of_token: Ints, n_genes: int) -> np.int64:
 def _fill_slots(
     tokens: Ints, values: Array, gene_of_token: Ints, limit: int, slots: Array, taken: Array
 ) -> int:
-    """Add the counts of a cell, up to ``limit``, to the slots of their genes.
-
-    Returns the position of an unknown token, or whether all were added or a value is another.
+    """Add the counts of a cell, up to ``limit``, to the slots of their genes; return the position
+    of an unknown token, or whether all were added or a value is another.
     """
     is_other: Any = False
     for i in range(tokens.size):
@@ -122,9 +119,8 @@ def _n_bits(word: np.uint64) -> np.uint64:
 
 @njit(nogil=True, cache=True)
 def _collect(slots: Array, taken: Array, data: Array, indices: Array, start: int) -> np.int64:
-    """Append the slots that are taken, in order, and free them; the end.
-
-    ``indices`` has room for ``_AT_ONCE`` more. An index without a sign needs no test of it.
+    """Append the slots that are taken, in order, and free them; return the end. ``indices`` has
+    room for ``_AT_ONCE`` more. An index without a sign needs no test of it.
     """
     stop, one = np.int64(start), np.uint64(1)
     for word in range(taken.size):
@@ -155,9 +151,8 @@ def _convert(
     taken: Array,
     out: CsrArrays,
 ) -> tuple[int, int, int]:
-    """Append cells to `out`; what `_fill_slots` returns, its row, entries repeated.
-
-    A ``limit`` of 0 is for any values.
+    """Append cells to `out` (a ``limit`` of 0: any values); return what `_fill_slots` returns, its
+    row, entries repeated.
     """
     n_repeated = 0
     for row in range(lists.offsets.size - 1):

@@ -185,10 +185,8 @@ def has_repeats(x: SparseBlock) -> bool:
 
 
 def sum_repeats(x: SparseBlock) -> SparseBlock:
-    """Copy of CSR or CSC in which each index of a line is stored once, with the sum of its parts.
-
-    They are added in the order and the type in which they are stored, as by SciPy's ``toarray``: to
-    the same bits in CSR and CSC.
+    """Copy of CSR or CSC in which each index of a line is stored once: its parts are added in the
+    order and type in which they are stored, to the bits of SciPy's ``toarray``.
     """
     # Transposed twice, because SciPy's sort changes the order of equal indices.
     whole: Any = x.tocsc().tocsr() if x.format == "csr" else x.tocsr().tocsc()  # type: ignore[attr-defined]

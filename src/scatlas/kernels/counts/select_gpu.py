@@ -1,6 +1,4 @@
-"""Selection of cells and genes of one block on the GPU, where the result stays; values that a
-sparse matrix stores in parts.
-"""
+"""Selection of cells and genes of one block on the GPU, where the result stays."""
 
 from __future__ import annotations
 

@@ -52,9 +52,8 @@ def _root(parts: Ints, i: int) -> int:
 
 @njit(nogil=True, cache=True)
 def find_parts(edges: tuple[Array, Array, Array], labels: Ints) -> tuple[Ints, int]:
-    """Connected part of each node among those with its label, in the order of the parts' first
-    nodes, and the number of parts. Edges of weight zero connect nothing; those in one direction
-    connect, as those in both.
+    """Connected part of each node among those with its label, in the order of first nodes, and the
+    number of parts; edges of weight zero connect nothing, others do in both directions.
     """
     indptr, indices, weights = edges
     # Union-find (Tarjan 1975): a part is a tree whose root is its first node.

@@ -1,10 +1,9 @@
 """One round of UMAP's layout: each cell moves by the coordinates of the round before.
 
 The forces are those of McInnes, Healy, Melville (2018), section 3.2, with the edge schedule of
-umap-learn 0.5 (`layouts.py`, BSD-3-Clause). There one edge after the other moves both of its cells.
-Here a cell sums the forces of its row, and random numbers are hashes of seed, cell and round:
-the bits depend neither on threads nor on blocks. Powers are polynomials, because those of the C
-library differ between machines; no step is fused, so all processors give the same bits.
+umap-learn 0.5 (`layouts.py`, BSD-3-Clause). A cell sums the forces of its row alone, random numbers
+are hashes, powers are polynomials and no step is fused: the bits depend neither on threads and
+blocks nor on the processor and its C library.
 """
 
 from __future__ import annotations
@@ -67,19 +66,18 @@ def run_round(
     negative_sample_rate: int,
     seed: int,
 ) -> None:
-    """Write the coordinates of some cells after one more round.
+    """Write the coordinates of some cells after one more round, in which all move at once.
 
     A cell moves by ``rate * (pull + push) / (1 + damping * rate * stiffness)``, in which the
-    stiffness is the sum of the factors of its attractive forces. All cells move at once. Without
-    damping, cells of a tight group jump to the other side of it in each round, further the more
-    neighbours they have. A damping of 1 makes the step implicit, with neighbours that stand still:
-    cells come to rest, but groups, whose cells hold each other, barely move.
+    stiffness is the sum of the factors of its attractive forces. Without damping, cells of a tight
+    group jump to the other side of it in each round. A damping of 1 makes the step implicit, with
+    neighbours that stand still: cells come to rest, but groups, whose cells hold each other, barely
+    move.
 
     ``others`` are the coordinates of the neighbours: `coordinates`, or cells that do not move. An
     edge of weight ``w`` is used in ``w`` of the rounds, and pulls `pulls` times: twice if it pulls
-    from the row of the other cell, too. Each use draws `negative_sample_rate` random cells, which
-    repel by `gamma`. `keys` name cells in the random numbers. `curve` is ``a, b`` of the
-    low-dimensional weight ``1 / (1 + a * d**(2 * b))``.
+    from the row of the other cell, too. Each use draws `negative_sample_rate` random cells, by
+    `keys`, which repel by `gamma`. `curve` is ``a, b`` of the weight ``1 / (1 + a * d**(2 * b))``.
     """
     a, b = map(_F, curve)
     forces = _Forces(a, b, _F(rate), _F(damping), _F(pulls), _F(gamma), negative_sample_rate)

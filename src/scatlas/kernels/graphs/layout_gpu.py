@@ -31,11 +31,8 @@ def run_round(
     negative_sample_rate: int,
     seed: int,
 ) -> None:
-    """As on the CPU, for all rows.
-
-    Sums are in another order, the same on every run, and powers are the hardware's: coordinates
-    agree to 1e-6 of the moves. ``keys`` None stands for the numbers of the cells. ``indices`` are
-    int32.
+    """As on the CPU, for all rows: sums are in another order and powers are the hardware's, so
+    coordinates agree to 1e-6 of the moves. ``keys`` None stands for the numbers of the cells.
     """
     n, n_components = coordinates.shape
     # Eight threads per cell, and whole warps of them.

@@ -1,8 +1,7 @@
 """The nearest of given candidates: float32 products propose them, exact distances rank them.
 
-The result is that of float64 distances alone. An error bound of float32 tells whether a cell that
-was not proposed can be among the nearest; if so, all candidates of that query are compared in
-float64. So no bit depends on how BLAS rounds, or on which queries share a product.
+An error bound tells whether a cell that was not proposed can be among the nearest; if so, all
+candidates of that query are compared in float64. So no bit depends on how BLAS rounds.
 """
 
 from __future__ import annotations
@@ -45,10 +44,9 @@ def nearest(
 ) -> tuple[Ints, Floats]:
     """The ``n`` nearest of the candidates for each query: numbers and scores ``[n_queries, n]``.
 
-    `rows` and `candidates` are the numbers of queries and reference cells that are compared. Scores
-    are squared distances, or ``1 - cosine``: 1 for a cell that is zero. They ascend, equal ones by
-    number. With `own` the queries are cells of ``reference``, and each is its own nearest, at score
-    0, if it is a candidate.
+    Scores are squared distances, or ``1 - cosine``: 1 for a cell that is zero. They ascend, equal
+    ones by number. With `own` each query is a cell of ``reference`` and, if a candidate, its own
+    nearest, at score 0.
     """
     itself = rows if own else np.full(rows.size, -1)
     numbers = np.empty((rows.size, n), np.int64)
@@ -112,13 +110,12 @@ def _proposals(
 
 
 def _are_complete(queries: CellMatrix, lowest: Floats, last: Floats) -> Bools:
-    """Whether all cells with scores up to ``last`` have float32 products above ``lowest``.
+    """Whether all cells with scores up to ``last`` have float32 products above ``lowest``; False if
+    that is not finite, because products overflowed.
 
     A product of n float32 values is off by at most ``n * 2**-24`` of the sum of the magnitudes of
     its terms (Higham 2002, section 3.1), here by twice that and four more terms for the rounding of
     the values. A cell at distance r of a query of length l is at most l + r long.
-
-    False if ``lowest`` is not finite: products overflowed.
     """
     last = np.maximum(last, 0.0)
     error = (queries.x.shape[1] + 5) * 2.0**-23

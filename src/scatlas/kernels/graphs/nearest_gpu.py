@@ -1,8 +1,7 @@
 """The nearest of given candidates, on the GPU: the result is that of ``nearest_cpu``, bit for bit.
 
-Products on tensor cores propose candidates, which never leave the chip; exact distances rank them.
-An error bound tells whether a cell that was not proposed can be among the nearest: such a query is
-compared with all its candidates in float64. So the result depends on no order of threads.
+Products on tensor cores propose candidates, exact distances rank them. A query of which the error
+bound allows others is compared with all its candidates in float64.
 """
 
 from __future__ import annotations
@@ -91,10 +90,8 @@ class CellNumbers(NamedTuple):
 
 
 def tiles(bounds: Ints, lists: Ints, shifts: Ints) -> Ints:
-    """``SearchTasks.table`` of queries that lie list by list, on the host.
-
-    List i has the queries ``bounds[i]`` to ``bounds[i + 1]``, candidates in the
-    ``SearchTasks.lists`` from ``lists[i]``, and the row ``shifts[i]`` of ``SearchTasks.shifts``.
+    """``SearchTasks.table`` of queries that lie list by list, on the host: list i has queries from
+    ``bounds[i]``, candidates from ``lists[i]`` and the row ``shifts[i]`` of the shifts.
     """
     n_tiles = -(-np.diff(bounds) // ROWS)
     list_of_tile = np.repeat(np.arange(n_tiles.size), n_tiles)
@@ -177,9 +174,8 @@ def compare_all(
     cosine: bool,
     own: bool,
 ) -> tuple[GpuArray, GpuArray]:
-    """Nearest candidates by exact scores alone: numbers, int32, and scores ``[rows.size, n]``;
-    2**31 - 1 and infinity beyond the candidates. A row is :data:`ROWS` times the number of a task,
-    plus the number of a query in it.
+    """Nearest candidates by exact scores alone, 2**31 - 1 and infinity beyond them. A row is
+    :data:`ROWS` times the number of a task, plus the number of a query in it.
     """
     near = cp.full((rows.size, n), _LAST, np.int32)
     scores = cp.full((rows.size, n), np.inf)
@@ -196,9 +192,7 @@ def compare_all(
 
 
 def add_by_label(x: GpuArray, labels: GpuArray, n_labels: int, *, cosine: bool) -> GpuArray:
-    """Sum the cells of each label, in their order, each scaled to length 1 for cosines: the bits of
-    the sums of ``nearest_cpu.add_by_label``.
-    """
+    """Sum the cells of each label, as ``nearest_cpu.add_by_label`` does, to the same bits."""
     order = cp.argsort(labels)  # stable
     bounds = cp.searchsorted(labels[order], cp.arange(n_labels + 1, dtype=labels.dtype))
     scales = inverse_lengths(x) if cosine else cuda.NULL

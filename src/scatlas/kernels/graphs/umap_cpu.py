@@ -1,10 +1,8 @@
-"""Weights of UMAP's fuzzy graph, and cells beside their nearest cells of a reference: mean
-coordinates, votes, relative distances. Compiled code is cached on disk.
+"""Weights of UMAP's fuzzy graph, and cells beside their nearest cells of a reference.
 
-McInnes, Healy, Melville (2018), section 3.1, in the order of operations of umap-learn 0.5
-(`umap_.py`; BSD-3-Clause), so that the bits are those of umap-learn, as tests check. umap-learn
-does not cache its compiled functions: importing and compiling it takes 10 s in each process, as
-long as all other work for 20,000 cells.
+McInnes, Healy, Melville (2018), section 3.1, with the bits of umap-learn 0.5 (`umap_.py`;
+BSD-3-Clause). umap-learn does not cache its compiled functions: importing and compiling it takes
+ten seconds in each process, as long as all other work for 20,000 cells.
 """
 
 from __future__ import annotations
@@ -34,12 +32,11 @@ def memberships(distances: Array) -> Float32Array:
 
 
 def memberships_in_reference(distances: Array) -> Float32Array:
-    """Weight of each nearest cell of a reference, ``exp(-d / sigma)``.
+    """Weight of each nearest cell of a reference, ``exp(-d / sigma)``, of ascending distances.
 
-    As umap-learn's ``transform`` computes it: `sigma` makes the weights without that of the nearest
-    cell sum to ``log2(k)``, to 1e-5. A weight depends on its row alone: umap-learn's lower limit of
-    `sigma` is a share of the mean distance of all rows, here of the row itself. Distances ascend in
-    each row.
+    As in umap-learn's ``transform``, `sigma` makes the weights without that of the nearest cell sum
+    to ``log2(k)``, to 1e-5. The lower limit of `sigma` is a share of the mean distance of the row,
+    not of all rows.
     """
     return _memberships_of(distances, is_self_first=False)
 
@@ -95,10 +92,8 @@ def _sigma(d: Float32Array, rho: float, target: float) -> np.float32:
 
 @njit(nogil=True, cache=True)
 def average(reference: Float32Array, neighbours: Array, weights: Float32Array) -> Float32Array:
-    """Weighted mean coordinates of each cell's neighbours ``[n, k]``, rows of `reference`.
-
-    As ``init_graph_transform`` of umap-learn 0.5: where a weight is 1, which is that of an equal
-    cell, it is the coordinates of the first such cell. No row of weights is all zero.
+    """Weighted mean coordinates of each cell's neighbours; where a weight is 1, that of an equal
+    cell, those of the first such cell (``init_graph_transform`` of umap-learn 0.5).
     """
     n, n_components = neighbours.shape[0], reference.shape[1]
     out = np.empty((n, n_components), np.float32)
@@ -115,11 +110,8 @@ def average(reference: Float32Array, neighbours: Array, weights: Float32Array) -
 
 @njit(nogil=True, cache=True)
 def vote(codes: Array, neighbours: Array, weights: Float32Array) -> tuple[Ints, Floats]:
-    """Label of the most weight among each cell's neighbours, and its share of the weight.
-
-    The nearest neighbours come first, and of labels with the same weight that of the nearest wins.
-    Cells with a negative label have none: they count against the winner, and -1 wins if no
-    neighbour has a label.
+    """Label of the most weight among each cell's neighbours, of equal ones the nearest's, and its
+    share of the weight. Cells without one (negative) count against it; -1 if none has a label.
     """
     n, k = neighbours.shape
     winners, shares = np.full(n, -1, np.int64), np.zeros(n)

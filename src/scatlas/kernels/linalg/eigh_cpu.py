@@ -1,9 +1,8 @@
 """Largest eigenvalues of a symmetric matrix: by LAPACK, of many rows by Lanczos iterations.
 
-These are block Lanczos iterations with thick restarts. Full reorthogonalisation keeps the basis
-orthonormal to rounding. Sources: Golub, Van Loan (2013), section 10.3 (block Lanczos); Wu, Simon
-(2000), SIAM J. Matrix Anal. Appl. 22 (thick restarts). They need a few products of the matrix at a
-time: those of the centred cells with themselves do not need their Gram matrix.
+Sources: Golub, Van Loan (2013), section 10.3 (block Lanczos); Wu, Simon (2000), SIAM J. Matrix
+Anal. Appl. 22 (thick restarts). They need a few products of the matrix at a time: those of the
+centred cells with themselves do not need their Gram matrix.
 """
 
 from __future__ import annotations
@@ -142,9 +141,8 @@ def _orthonormal(
 ) -> tuple[Floats, Floats]:
     """Orthonormal rows that span the given ones, and how these are made of them.
 
-    Rows much smaller than `largest`, the size of their projections before these were subtracted,
-    have errors of them, and are orthogonalised again. Rows that vanish, because the operator has no
-    other directions, are replaced by random ones.
+    Rows much smaller than `largest`, their size before projections were subtracted, have errors of
+    these, and are orthogonalised again. Rows that vanish are replaced by random ones.
     """
     q, r = np.linalg.qr(rows.T)
     sizes = np.abs(np.diagonal(r))
@@ -162,10 +160,8 @@ def _orthonormal(
 def centred_product(
     x: Block, mean: Floats, run: Callable[..., Iterable[Any]] = map
 ) -> Callable[[Floats], Floats]:
-    """Function that multiplies vectors ``[n_genes, n]`` with the Gram matrix of ``x - mean``.
-
-    Cells are cut into parts by their values alone, each thread adds up one part, and the parts are
-    added in order, so that no bit depends on the number of threads.
+    """Function that multiplies vectors ``[n_genes, n]`` with the Gram matrix of ``x - mean``, in
+    parts of cells that are added in order: no bit depends on the number of threads.
     """
     n_cells = x.shape[0]
     n_values = x.data.size if is_sparse(x) else n_cells * x.shape[1]

@@ -1,14 +1,10 @@
 """Gram matrix of blocks: pairs of stored values, or BLAS on dense rows.
 
-Threads add to one matrix. A block is split into parts of rows; each part is prepared separately.
-Then each thread adds all parts in order to its range of genes (matrix rows). An entry is a sum of
-float64 products in the order of the rows (pairs), or of BLAS products of fixed panels (dense rows),
-so that no bit depends on the number of threads.
-
-A sparse row of k values costs k**2 / 2 scattered additions, a dense row n_genes**2 / 2
-multiply-adds at BLAS speed; the number of values per row decides between them. A thread processes
-the genes of a part one after another, with the matrix row of the gene in the L1 cache and the part
-in L2.
+Each thread adds all parts of a block in order to its range of genes (matrix rows). An entry is a
+sum of float64 products in the order of the rows (pairs), or of BLAS products of fixed panels (dense
+rows), so that no bit depends on the number of threads. A sparse row of k values costs k**2 / 2
+scattered additions, a dense row n_genes**2 / 2 multiply-adds at BLAS speed. The matrix row of a
+gene stays in the L1 cache and the part in L2.
 """
 
 from __future__ import annotations
@@ -71,12 +67,11 @@ def add_block(
     threads: int = 1,
     run: Callable[..., Iterable[Any]] = map,
 ) -> None:
-    """Add the rows of a block to the sums ``[n_genes]`` and products of earlier rows.
+    """Add the rows of a block to the sums ``[n_genes]`` and the upper triangle of products; the
+    rest of `upper` is overwritten arbitrarily.
 
-    Only the upper triangle of `upper` ``[n_genes, n_genes]`` is meaningful, the rest is overwritten
-    arbitrarily. The rows of a panel choose together between pairs and BLAS, and no call of BLAS has
-    rows of two panels: blocks that begin at multiples of it give the same bits whatever their size.
-    None: the block is one panel. No bit depends on the number of threads of `run`.
+    The rows of a panel (None: the block) choose together between pairs and BLAS: blocks that begin
+    at multiples of it give the same bits whatever their size and the number of threads.
     """
     tasks = _tasks(x, panel or max(1, x.shape[0]))
     n_at_once = 2 * threads

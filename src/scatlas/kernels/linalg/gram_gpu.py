@@ -1,9 +1,8 @@
 """Gram matrix of row blocks on the GPU: pairs of stored values, or BLAS on dense rows.
 
-As in :mod:`scatlas.kernels.linalg.gram_cpu` the number of values per row decides, and blocks are
-added to one matrix, here on the device. No sum depends on the order in which threads finish: an
-entry is summed by one warp per run of its gene's cells and over runs in order (pairs), or by a
-dgemm of a fixed shape (dense rows). The last bits depend on where blocks begin.
+No sum depends on the order in which threads finish: an entry is summed by one warp per run of its
+gene's cells and over runs in order (pairs), or by a dgemm of a fixed shape (dense rows). The last
+bits depend on where blocks begin.
 """
 
 from __future__ import annotations
@@ -52,10 +51,8 @@ def add_block(
     threads: int = 1,  # noqa: ARG001
     run: Callable[..., Iterable[Any]] = map,  # noqa: ARG001
 ) -> None:
-    """As on the CPU, asynchronous on the current stream.
-
-    The block is one panel; `threads` and `run` are for the CPU. Rows are added in parts of a fixed
-    size, whatever memory is free: the last bits depend on it.
+    """As on the CPU, asynchronous on the current stream, with the block as one panel. Rows are
+    added in parts of a fixed size, whatever memory is free: the last bits depend on it.
     """
     n_rows, n_genes = x.shape
     if n_genes > MAX_GENES:

@@ -23,10 +23,8 @@ def prepare_components(components: Floats) -> Floats:
 
 
 def project(x: Block, components: Floats, offset: Floats, *, dtype: Any = np.float32) -> Array:
-    """Dense ``x @ components - offset``, summed in the order of the genes, rounded once to `dtype`.
-
-    BLAS is not used, because its sums depend on its threads. A dense row and the same row in CSR
-    with sorted indices give the same bits.
+    """Dense ``x @ components - offset``, rounded once to `dtype` and summed in the order of the
+    genes, without BLAS, whose sums depend on its threads: CSR and dense rows give the same bits.
     """
     panels = _panels(components)
     out = np.empty((x.shape[0], components.shape[1]), dtype=dtype)

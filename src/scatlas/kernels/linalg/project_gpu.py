@@ -25,9 +25,7 @@ _DENSE_ROWS = 4096
 
 
 class Loadings:
-    """Components ``[n_genes, k]`` that many blocks are projected on, copied to each device once. It
-    travels to other processes without the copies.
-    """
+    """Components ``[n_genes, k]`` with a copy on each device, which stays in its process."""
 
     def __init__(self, components: NDArray[np.float64] | cp.ndarray) -> None:
         self._components = components

@@ -1,9 +1,8 @@
-"""One row block with its genes centred, scaled and clipped, or less their linear regression on
-covariates of the cells (Numba).
+"""One row block with its genes centred, scaled and clipped, or less their linear regression.
 
 The covariates (weights) are orthonormal over all cells, so the coefficient of a gene is the sum of
-its values times the weights. The products are rounded to float64; their sums carry their rounding
-error, as in :mod:`scatlas.kernels.moments.pairs_cpu`, and do not depend on where blocks begin.
+its values times the weights. Sums carry their rounding error (``moments.pairs_cpu``), and do not
+depend on where blocks begin.
 """
 
 from __future__ import annotations
@@ -219,9 +218,7 @@ class _Fit(NamedTuple):
 
 
 def weighted_sums(x: Block, weights: Floats) -> Floats:
-    """Sums over the rows of value times weight ``[n, n_weights]``, and their rounding errors:
-    ``[2, n_weights, n_genes]``.
-    """
+    """Sums of value times weight ``[n, n_weights]``, and errors: ``[2, n_weights, n_genes]``."""
     weights = np.ascontiguousarray(weights, dtype=np.float64)
     if not is_sparse(x):
         sums = np.zeros((2, weights.shape[1], x.shape[1]))

@@ -1,6 +1,4 @@
-"""One row block on the GPU with its genes centred, scaled and clipped, or less their linear
-regression on a few numbers of each cell.
-"""
+"""One row block on the GPU with its genes scaled, or less their linear regression."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Moments of normalised counts, computed from the raw counts of one block in one sweep (Numba).
 
-Most counts are small integers, so the terms of the counts 1, 2, 3, ... are computed once per cell
-and looked up. The sums are exact (see :func:`_exact_rows`): they depend neither on the order of the
-cells nor on where blocks begin.
+The terms of small counts are computed once per cell and looked up. The sums are exact (see
+:func:`_exact_rows`), so they depend neither on the order of the cells nor on blocks.
 """
 
 from __future__ import annotations
@@ -63,10 +62,9 @@ def normalized_moments(
 ) -> Moments:
     """Moments per group and gene of normalised counts; with `log` of log(1 + x), with `expm1` of
     ``expm1`` of these. `scales` are one over the size factor of each cell; NaN leaves the cell out.
-    The values are those of :func:`~scatlas.kernels.counts.normalize_cpu.scale_rows` and
-    :func:`~scatlas.kernels.counts.normalize_cpu.log1p`. CSR blocks of integer counts are not
-    normalised first. Dense blocks are, and so are values that differ so much in size that the fast
-    sums would round.
+
+    The values are those of ``scale_rows`` and ``log1p``. CSR blocks of counts are not normalised
+    first, unless the fast sums would round.
     """
     n_rows = x.shape[0]
 
@@ -120,9 +118,8 @@ def _are_exact_in_float32(integers: Array) -> bool:
 def _exact_rows(
     counts: Array, scales: Floats, n_rows: int, transform: Callable[[Array], Array]
 ) -> tuple[int, float, int]:
-    """Number of cells that can be summed exactly, and the grid of their squares (:func:`n_exact`);
-    and the number of counts of at least ``_N_LOOKUP``. No cells if the values are not counts: not
-    integers, negative, or too large.
+    """Number of cells that can be summed exactly, 0 if the values are not counts; the grid of their
+    squares (:func:`n_exact`); and the number of counts of at least ``_N_LOOKUP``.
     """
     no_counts = 0, 0.0, 0
     if counts.size == 0 or scales.size == 0:
@@ -149,8 +146,7 @@ def _exact_rows(
 @njit(nogil=True, cache=True)
 def _inspect_counts(counts: Array, limit: Any) -> tuple[bool, np.int32, np.int64]:
     """Whether all are integers from 0 to `limit`; the largest; number of at least ``_N_LOOKUP``.
-
-    Without a branch, so that the compiler vectorises it.
+    There is no branch, so that the compiler vectorises it.
     """
     wrong = False
     highest = np.int32(0)

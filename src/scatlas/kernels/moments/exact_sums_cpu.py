@@ -1,13 +1,8 @@
 """Sums of values and their squares without rounding, and so without errors to carry (Numba).
 
-Each gene has four float64: the sum of its values, the number of values above zero, and the sums of
-the high and low parts of the squares. A power of two, the grid, splits the squares so that no sum
-rounds. The four are neighbours in memory and are added at once.
-
-References
-----------
-S. M. Rump, T. Ogita, S. Oishi, "Accurate floating-point summation part I", SIAM J. Sci. Comput. 31
-(2008): numbers split at a common power of two, so that the sum of either part is exact.
+Each gene has four float64, neighbours in memory: the sum of its values, the number of values above
+zero, and the sums of the high and low parts of the squares, split at a power of two, the grid, so
+that no sum rounds (Rump, Ogita, Oishi, SIAM J. Sci. Comput. 31, 2008).
 """
 
 from __future__ import annotations

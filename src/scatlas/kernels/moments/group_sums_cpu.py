@@ -1,10 +1,8 @@
 """Sums, sums of squares and nonzero values per group of cells and gene, added in place (Numba).
 
-All blocks are added to one set of arrays, so that memory does not depend on the number of blocks.
-(`moments_cpu` has a partial result of 40 bytes per group and gene for each block, which suits a few
-groups and not 10,000.) Sums of integers are exact int64. Float sums carry their rounding error, and
-the cells of a group are added in their order: the result depends neither on the blocks nor on the
-number of threads.
+All blocks are added to one set of arrays (`moments_cpu` has 40 bytes per group and gene for each
+block, too much for 10,000 groups). Sums of integers are exact int64. Float sums carry their
+rounding error, and the cells of a group are added in their order, whatever blocks and threads.
 """
 
 from __future__ import annotations
@@ -56,10 +54,8 @@ class SumKinds(NamedTuple):
 
 @dataclass
 class Sums:
-    """Sums of the rows of a matrix per group (or row) and gene (or group of genes).
-
-    Arrays ``[n_groups, n_genes]`` of sums that were not requested are None, as are the rounding
-    errors of integers.
+    """Sums of the rows of a matrix per group and gene; arrays ``[n_groups, n_genes]`` that were not
+    requested are None, as are the rounding errors of integers.
     """
 
     whole: bool  # whether values are summed as integers, in int64, or in float64
@@ -150,9 +146,8 @@ def add(
 ) -> None:
     """Add the rows of a block to the sums of their groups, in place.
 
-    `columns` are those of `into` for each gene, negative for genes that are left out; None: one per
-    gene. If `positive`, only values above zero count as nonzero. Threads may add to the same arrays
-    if they share no code.
+    `columns` are those of `into` for each gene, negative for none. If `positive`, only values above
+    zero count as nonzero. Threads may add to the same arrays if they share no code.
     """
     rows = np.flatnonzero(codes >= 0)
     # Sorted by group, cells in their order, so that the sums of a group stay in the cache.
@@ -184,10 +179,8 @@ def group_sums(x: Any, codes: NDArray[np.integer], wanted: SumKinds) -> tuple[In
 def other_group_sums(total: Sums) -> Sums:
     """Sums over all other groups, for each group.
 
-    Integers are the total less the group. Floats are not subtracted: if one group dominates, the
-    difference is mostly rounding error. They are summed from the first and from the last group
-    instead, with their errors, so that the sums of a gene that is constant outside a group are
-    exact.
+    Those of floats are not the total less the group, which is mostly rounding error if one group
+    dominates: they are summed from the first and from the last group, with their errors.
     """
     nonzero = _others_of_integers(total.nonzero)
     if total.whole:
@@ -218,11 +211,8 @@ def _others_of_pairs(
 
 
 def mean_var(total: Sums, n: Ints, dof: int, mean: Any, var: Any) -> None:
-    """Means and variances from sums of n values (:func:`~.moments_cpu.means_and_deviations`).
-
-    `n` is ``[rows, 1]`` or ``[1, columns]``. The divisor of variances is n - dof; they are NaN
-    where that is not above zero. `mean` and `var` are filled unless None. They may share the memory
-    of ``total.sums`` and ``total.squares``, which are overwritten then.
+    """Means and variances (divisor n - dof, NaN where that is not above zero) from sums of n
+    values; `mean` and `var` may share the memory of ``total``, which is overwritten then.
     """
     arrays = (total.sums, total.errors, total.squares, total.square_errors, mean, var)
     given = (_NO_FLOATS if array is None else array for array in arrays)

@@ -1,7 +1,5 @@
-"""Sums, sums of squares and nonzero values per group of cells and gene, added in place on the GPU.
-
-Integers are added by 64-bit atomics in any order. Floats are added as on the CPU, the cells of a
-group in their order: the same bits.
+"""Sums, sums of squares and nonzero values per group of cells and gene, added in place on the GPU:
+integers in any order, the floats of a group in that of its cells, to the CPU's bits.
 """
 
 from __future__ import annotations

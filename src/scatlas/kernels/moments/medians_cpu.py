@@ -1,8 +1,7 @@
 """Medians per column (Numba).
 
-The values of a column below zero and those that are zero are counted first: if the middle is zero,
-nothing else is needed. If not, the other values are partitioned around it, which is faster than to
-sort them.
+Values below zero and zeros are counted first: only if the middle is not zero are the other values
+partitioned around it, which is faster than to sort them.
 """
 
 from __future__ import annotations
@@ -23,10 +22,8 @@ if TYPE_CHECKING:
 
 
 def medians(parts: Sequence[Array | sparse.csr_matrix], n_columns: int) -> Floats:
-    """Median of each column of a matrix in parts, all dense or all CSR, zeros included.
-
-    It is the middle value, or the mean of the two middle values in float64; NaN for a column that
-    holds a NaN, and for a matrix without rows.
+    """Median of each column of a matrix in parts, all dense or all CSR, zeros included: the mean of
+    two middle values in float64; NaN for a column with a NaN, and without rows.
     """
     n_rows = sum(part.shape[0] for part in parts)
     if n_rows == 0:

@@ -1,18 +1,12 @@
 """Per-gene sums, sums of squares and expressed cells of one row block (Numba).
 
-Each sum is a pair of float64, the sum and its accumulated rounding error. So a gene with a mean of
-1e6 and a standard deviation of 1 keeps its variance, blocks merge by addition, and the result does
-not depend on where blocks begin. Genes that hold the same values in different cells tie exactly, so
-that rankings of genes are stable.
+Each sum is a pair of float64, the sum and its rounding error. So a gene with a mean of 1e6 and a
+standard deviation of 1 keeps its variance, genes that hold the same values in different cells tie
+exactly, and the result does not depend on where blocks begin, unlike that of the usual merge of
+moments (Chan, Golub, LeVeque, Stanford STAN-CS-79-773, 1979).
 
-Dense rows are added by the loops of :mod:`scatlas.kernels.moments.group_sums_cpu`, on vectors, and
-sparse float32 values without rounding (:mod:`scatlas.kernels.moments.exact_sums_cpu`), in a third
-of the time of pairs. The bits are the same: pairs of such values do not round either.
-
-References
-----------
-T. F. Chan, G. H. Golub, R. J. LeVeque, Stanford STAN-CS-79-773 (1979): the usual merge of moments.
-It keeps the variance too, but its rounding depends on the blocks, so it is not used here.
+Sparse float32 values are added without rounding (:mod:`scatlas.kernels.moments.exact_sums_cpu`), in
+a third of the time of pairs. The bits are the same: pairs of such values do not round either.
 """
 
 from __future__ import annotations
@@ -71,9 +65,7 @@ class Moments:
 
     @property
     def var(self) -> Floats:
-        """Variance ``[n_groups, n_genes]``, divisor n - 1: 0 for a group of one cell, as in scanpy,
-        and exactly 0 for a constant gene.
-        """
+        """Variance, divisor n - 1: 0 for one cell, as in scanpy, and for a constant gene."""
         return self._mean_var[1]
 
 
@@ -84,10 +76,8 @@ def moments(
     expm1: bool = False,
     log_base: float | None = None,
 ) -> Moments:
-    """Moments per gene of the rows of a block, one row per group that occurs in it.
-
-    `expm1` gives those of ``expm1(x)``, or ``expm1(x * log_base)`` for data in another base:
-    computed in the precision of `x`, as in scanpy, and in float64 for integers.
+    """Moments per gene of each group that occurs in a block; with `expm1` of ``expm1(x)``, or of
+    ``expm1(x * log_base)``, in the precision of `x` as in scanpy, for integers in float64.
     """
     n_rows, n_genes = x.shape
     groups, local = local_groups(codes, n_rows)
@@ -128,11 +118,8 @@ def drop_infinite(high: Floats, low: Floats) -> None:
 
 
 def moments_above(x: Block, bounds: Floats, codes: NDArray[np.integer] | None = None) -> Moments:
-    """Moments per group and gene of the values above their bounds ``[n_groups, n_genes]``.
-
-    Bounds are not negative; above NaN there is no value. ``n_cells`` counts all cells of a group,
-    ``expressed`` those above the bound. Few values are above a bound: a block costs one comparison
-    per value.
+    """Moments per group and gene of the values above their bounds ``[n_groups, n_genes]``, which
+    are not negative, or NaN for no value; ``n_cells`` counts all cells of a group.
     """
     groups, local = local_groups(codes, x.shape[0])
     sums = np.zeros((groups.size, x.shape[1], 4))
@@ -147,9 +134,8 @@ def moments_above(x: Block, bounds: Floats, codes: NDArray[np.integer] | None = 
 def clipped_squares(moments: Moments, above: Moments, bounds: Floats) -> Floats:
     """Sum over cells of ``(min(value, bound) - mean)**2``, with the mean of the unclipped values.
 
-    Clipping replaces a value above the bound by the bound. The moments of cells not above it, zeros
-    included, are those of all cells less those of the cells above it, for the same groups. For
-    counts this subtraction is exact. No term is negative, so none cancels.
+    The moments of cells not above the bound, zeros included, are those of all cells less those of
+    the cells above it, which is exact for counts. No term is negative, so none cancels.
     """
     negated = Moments(above.groups, above.n_cells, -above.sums, above.expressed)
     sums = merge([moments, negated]).sums

@@ -1,14 +1,8 @@
 """Per-gene sums, sums of squares and expressed cells of one row block on the GPU.
 
-The sums are exact and rounded once, at the end. One sweep over the values finds powers of two that
-bound them. Another adds their digits to 64-bit integers; the base of the digits is such that no sum
-overflows. Integers can be added in any order: the result depends neither on the schedule nor on
-where blocks begin.
-
-References
-----------
-U. Kulisch, W. L. Miranker, "The arithmetic of the digital computer: a new approach", SIAM Review 28
-(1986): exact sums in a long fixed-point number.
+The sums are exact and rounded once, at the end (Kulisch, Miranker, SIAM Review 28, 1986). One sweep
+finds powers of two that bound the values; another adds their digits to 64-bit integers, of which
+none overflows: the order of blocks and threads changes nothing.
 """
 
 from __future__ import annotations
@@ -35,10 +29,8 @@ def moments(
     expm1: bool = False,
     log_base: float | None = None,
 ) -> Moments:
-    """As on the CPU; the sums have no rounding but that of the result, 2**-106.
-
-    ``expm1`` of float32 values is taken in float64 and rounded once, which NumPy's may miss by a
-    unit in the last place.
+    """As on the CPU; the sums have no rounding but that of the result, 2**-106. ``expm1`` of
+    float32 values is rounded once, which NumPy's may miss by a unit in the last place.
     """
     factors = cp.full(1, 1.0 if log_base is None or not expm1 else float(log_base))
     return exact_moments(x, codes, "expm1" if expm1 else "plain", factors)
@@ -146,10 +138,8 @@ def _values_above(
 
 
 def _frame(bounds: NDArray[np.int32], n_rows: int) -> tuple[np.int32, np.int32, np.int32, np.int32]:
-    """Lowest bit of all values, bits per digit, digits per value and per square.
-
-    ``bounds`` are the exponents of a power of two that all values are multiples of, and of one that
-    they stay below. ``n_rows`` digits add up to less than 2**63.
+    """Lowest bit of all values, bits per digit, digits per value and per square, from two
+    exponents: of a power of two that divides all values, and of one above them.
     """
     bottom, top = (int(bound) for bound in bounds)
     if top < bottom:  # no value but zeros

@@ -1,11 +1,6 @@
-"""Arithmetic of sums that carry their rounding error, and the rows of a block (Numba).
+"""Arithmetic of pairs, a sum and its rounding error in float64, and the rows of a block (Numba).
 
-A pair is a sum and its error, two float64.
-
-References
-----------
-D. E. Knuth, The Art of Computer Programming 2, section 4.2.2: the error of a sum.
-T. J. Dekker, "A floating-point technique for extending the available precision",
+D. E. Knuth, The Art of Computer Programming 2, section 4.2.2: the error of a sum. T. J. Dekker,
 Numer. Math. 18 (1971): the error of a product, and the addition of pairs.
 """
 
@@ -60,9 +55,7 @@ def _sparse_row(values: Array, indices: Array, indptr: Ints, row: int) -> tuple[
 
 
 def row_of(values: Any, indices: Any, indptr: Any, row: Any) -> Any:
-    """Values of a row of a block and their genes (None: all), from :func:`gene_rows`, so that a
-    kernel has one loop for dense and sparse blocks.
-    """
+    """Values of a row and their genes (None: all): one loop for dense and sparse blocks."""
     return (_dense_row if indices is None else _sparse_row)(values, indices, indptr, row)
 
 

@@ -1,15 +1,9 @@
 """Sums of analytic Pearson residuals and of their squares, of one row block (Numba).
 
 The expected count is mu = (total of the gene) * (total of the cell) / (total of all), its variance
-mu + mu^2 / theta. A residual is (count - mu) / (standard deviation), clipped. All zeros of a gene
-in cells of the same total have the same residual. So the sums are computed in two parts: as if all
-counts were zero, from the totals alone (:func:`sums_of_zeros`), and the correction by the stored
-nonzero counts (:func:`sums_of_nonzeros`).
-
-References
-----------
-J. Lause, P. Berens, D. Kobak, "Analytic Pearson residuals for normalization of single-cell RNA-seq
-UMI data", Genome Biology 22 (2021).
+mu + mu^2 / theta. A residual is (count - mu) / (standard deviation), clipped (Lause, Berens, Kobak,
+Genome Biology 22, 2021). All zeros of a gene in cells of the same total have the same residual. So
+the sums are computed as if all counts were zero, and corrected by the nonzero counts.
 """
 
 from __future__ import annotations
@@ -48,8 +42,7 @@ class PearsonModel(NamedTuple):
 
 def sums_of_zeros(model: PearsonModel, group: int, totals: Floats, n_cells: Ints) -> Floats:
     """Sums over the cells of one group as if all counts were zero, from the distinct `totals` of
-    its cells and the number of cells with each: sum of residuals, its error, sum of squares, its
-    error ``[n_genes, 4]``.
+    its cells: sum of residuals, its error, sum of squares, its error ``[n_genes, 4]``.
     """
     out = np.zeros((model.genes.shape[1], 4))
     parameters = model.genes[group], model.groups[group], model.clips[group], float(model.theta)

@@ -1,7 +1,5 @@
-"""Sums of analytic Pearson residuals and of their squares, of one row block on the GPU.
-
-The corrections by nonzero values are stored in the layout of the values. The exact sums of
-:mod:`scatlas.kernels.moments.moments_gpu` of them depend neither on the schedule nor on blocks.
+"""Sums of analytic Pearson residuals and of their squares, of one row block on the GPU: the
+corrections by nonzero values have exact sums (:mod:`scatlas.kernels.moments.moments_gpu`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""Moments of counts as shares of their cell's total.
-
-A normalised count is its share times the target sum. The moments of the shares therefore serve all
-targets: a mean times the target, a variance times its square.
+"""Moments of counts as shares of their cell's total, which serve all target sums: a mean times the
+target, a variance times its square.
 """
 
 from __future__ import annotations

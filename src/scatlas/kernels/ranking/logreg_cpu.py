@@ -1,9 +1,8 @@
 """Loss and gradient of multinomial logistic regression on one block (Numba).
 
-The contribution of each cell to the gradient is rounded to fixed point and summed as an integer, so
-that the sum does not depend on the order of cells or on blocks. The scale per gene is a power of
-two with which no sum overflows 64 bits. The arithmetic of a cell is in float64, in the order of its
-genes.
+The contribution of each cell to the gradient, computed in float64 in the order of its genes, is
+rounded to fixed point and summed as an integer that cannot overflow, so that the sum does not
+depend on the order of cells or on blocks.
 """
 
 from __future__ import annotations

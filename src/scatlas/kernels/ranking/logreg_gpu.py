@@ -1,7 +1,5 @@
-"""Loss and gradient of multinomial logistic regression, of one row block on the GPU.
-
-As on the CPU the gradient is summed in fixed point, here by atomics: it is the same in every run
-and for any blocks. The arithmetic per cell differs from the CPU's in the last bits.
+"""Loss and gradient of multinomial logistic regression, of one row block on the GPU: the same in
+every run and for any blocks, per cell unlike the CPU's in the last bits.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Exact rank sums of groups of cells, gene by gene (Numba).
 
-The nonzero values of some genes are gathered from all blocks; the zeros of a gene are one tie that
-needs no storage. The values of a gene are sorted as 64-bit keys of value and group, and one sweep
-over the keys sums integers: twice the rank of a tied value is an integer, and so are the cubes in
-the tie correction. Nothing is rounded, so the result does not depend on the order of cells.
+The nonzero values of a gene are sorted as 64-bit keys of value and group; zeros are one tie that
+needs no storage. Twice the rank of a tied value is an integer, and so are the cubes in the tie
+correction: nothing is rounded, and the order of cells changes nothing.
 """
 
 from __future__ import annotations
@@ -102,9 +101,8 @@ class NonzerosByGene:
         self._next_slot += block.counts
 
     def rank_sums(self, zeros: Ints, reference: int | None, n_threads: int) -> RankSums:
-        """Rank sums of the genes, after all blocks were added, among all cells, or with a
-        `reference` group that every other is compared with. `zeros` are the zeros of each gene
-        among these.
+        """Rank sums of the genes among all cells, or with a `reference` group that every other is
+        compared with; `zeros` are the zeros of each gene among these.
         """
         n_genes = self._next_slot.size
         sums = RankSums(
@@ -143,9 +141,8 @@ def _tasks(starts: Ints) -> list[slice]:
 def sorted_keys(values: Array, codes: NDArray[np.unsignedinteger], starts: Ints) -> UInt64Array:
     """Keys, sorted for each gene: 32 bits that order the values, then 32 bits of the group.
 
-    The highest bit is set for values above zero. Equal values of a gene have equal bits. Values of
-    64 bits are replaced by their dense ranks. Values are without zeros and NaN, sorted by gene;
-    `starts` ``[n_genes + 1]`` is the first of each gene, and their number.
+    The highest bit is set for values above zero; values of 64 bits are replaced by their dense
+    ranks. Values are without zeros and NaN, those of gene i from ``starts[i]`` on.
     """
     codes = codes.astype(np.uint64)
     genes = [slice(*ends) for ends in pairwise(starts.tolist())]
@@ -271,16 +268,11 @@ def _rank_genes(
 def standard_scores(
     sums: RankSums, nonzero: Ints, sizes: Ints, reference: int | None, *, tie_correct: bool
 ) -> Floats:
-    """Standard scores of the rank sums of groups (Wilcoxon), by the normal approximation: rank sum
-    less expected rank sum, over the standard deviation, ``[n_groups, n_genes]``. The difference is
-    exact; the standard deviation is sqrt(c n m (n + m + 1) / 12). With tie correction a gene with
-    one value in all cells gives NaN. Scores of the reference are arbitrary. `nonzero`
-    ``[n_groups, n_genes]`` is the number of nonzero values, `sizes` the cells of each group.
+    """Standard scores of the rank sums of groups (Wilcoxon 1945), by the normal approximation: rank
+    sum less expected rank sum, over sqrt(c n m (n + m + 1) / 12), ``[n_groups, n_genes]``.
 
-    References
-    ----------
-    F. Wilcoxon, Biometrics Bulletin 1 (1945); c = 1 - sum(t^3 - t) / ((n + m)^3 - (n + m)) as in
-    ``scipy.stats.tiecorrect``.
+    With tie correction (c = 1 - sum(t^3 - t) / ((n + m)^3 - (n + m))) a gene with one value in all
+    cells gives NaN. Scores of the reference are arbitrary.
     """
     own_zeros = sizes[:, None] - nonzero
     n = sizes.astype(np.float64)[:, None]

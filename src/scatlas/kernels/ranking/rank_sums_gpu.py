@@ -1,7 +1,5 @@
-"""Exact rank sums of groups of cells on the GPU: the integers of the CPU.
-
-Values are gathered as keys of gene, value and group, in any order, and sorted together. Each key
-then finds its ties by a search, and atomics add integers.
+"""Exact rank sums of groups of cells on the GPU, the integers of the CPU: keys of gene, value and
+group are sorted together, each finds its ties by a search, and atomics add.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The command ``scatlas``, which writes a config and calls Snakemake with the workflow.
-
-Here is what its commands print: lines for the terminal, or one JSON object for programs.
-"""
+"""The command ``scatlas`` and what its commands print: lines for the terminal, or a JSON object."""
 
 from __future__ import annotations
 

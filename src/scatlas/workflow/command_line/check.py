@@ -28,10 +28,8 @@ if TYPE_CHECKING:
 
 
 def stored_cells(path: str, counts: str) -> Iterator[tuple[EncodedText, NDArray[np.int64]]]:
-    """Cells of a plate for :class:`scatlas.io.tables.cell_names.SharedCells`.
-
-    Only rows of CSR have their numbers beside the counts. Of other plates nothing is known before
-    they are loaded; the step `concat_on_disk` compares all.
+    """Cells of a plate for :class:`scatlas.io.tables.cell_names.SharedCells`, which only rows of
+    CSR have beside the counts; the step `concat_on_disk` compares those of other plates.
     """
     with find_source(path, Wanted(counts)) as source:
         if (n_genes := source.genes_per_cell()) is None:

@@ -55,8 +55,7 @@ def config_text(
     place: str | Mapping[str, str],
     n_plates: int,
 ) -> str:
-    """Text of the config: the keys that depend on the files, each with a comment on what was seen.
-    ``bounds`` are those of :func:`scatlas.workflow.command_line.plate_facts.suggest_bounds`;
+    """Text of the config: the keys that depend on the files, each with a comment on what was seen;
     ``place`` is the value of ``plates``, and ``n_plates`` how many these are.
     """
     n_cells = sum(plate.n_cells for plate in plates)
@@ -182,9 +181,8 @@ PICTURE = Path("init.png")
 
 
 def init(arguments: list[str], config: Path, outdir: str, *, force: bool = False) -> None:
-    """Write ``plates.tsv``, the config for results in ``outdir``, and ``init.png`` in the working
-    folder. If a file exists already (without ``force``), or a plate cannot be read, nothing is
-    written.
+    """Write ``plates.tsv``, the config and ``init.png`` in the working folder: nothing if a file
+    exists (without ``force``) or a plate cannot be read.
     """
     for file in (config, Path(SHEET), PICTURE):
         if file.exists() and not force:

@@ -89,9 +89,7 @@ def _call(args: argparse.Namespace, others: list[str]) -> int:
 
 
 def _export(atlas: str, form: str, out: Path, *, seed: int) -> None:
-    """Write an atlas (a path or an address) to a new file or folder in another form; the seed is
-    that of the order of the cells for annbatch.
-    """
+    """Write an atlas (a path or address) in another form; annbatch shuffles cells by the seed."""
     from scatlas import export
     from scatlas.compute.progress import progress
 

@@ -55,10 +55,7 @@ class PlateFacts:
 def read_facts(
     name: str, path: str, source: CountsSource | None = None
 ) -> tuple[PlateFacts, pd.Index]:
-    """Read the facts of a plate, and the names of its genes, in bounded memory.
-
-    A part of Parquet files is given as ``source``.
-    """
+    """Read the facts of a plate, or of its part ``source``, and its genes, in bounded memory."""
     counts, fractional = ("X", "refuse") if source else _find_counts(path)
     notices: list[str] = []
     if fractional == "round":
@@ -156,13 +153,12 @@ _PERCENT = "pct_counts_mt"
 
 
 def suggest_bounds(plates: Iterable[pd.DataFrame], *, with_mt: bool) -> dict[str, int]:
-    """Suggest bounds that suit all plates, from metrics of some cells of each: by their keys in the
-    section ``qc``, without those that could drop no cell.
+    """Suggest bounds that suit all plates, by their keys in the section ``qc``, without those that
+    could drop no cell.
 
-    Each plate has bounds at `N_MADS` median absolute deviations from its median: of ``log(1 + x)``,
-    and of the mitochondrial percentages as they are, whose logarithms spread too much. Of the lower
-    bounds the smallest is taken and of the upper ones the largest, so that no plate loses cells
-    because it is sequenced less deeply than the others.
+    Each plate has bounds at `N_MADS` median absolute deviations from its median of ``log(1 + x)``,
+    or of the mitochondrial percentages, whose logarithms spread too much. The widest are taken, so
+    that no plate loses cells because it is sequenced less deeply.
     """
     ranges: dict[str, list[tuple[float, float]]] = {column: [] for column in BOUNDS}
     for metrics in plates:

@@ -172,9 +172,8 @@ _SLURM = Path("slurm")
 
 
 def run(config: Path, options: Sequence[str], *, slurm: bool = False) -> int:
-    """Run the workflow, with ``slurm`` by the profile in the folder of that name, and return
-    Snakemake's exit status. Without a terminal Snakemake takes the place of this process. It is an
-    error if there was no profile for Slurm, which is written then.
+    """Run the workflow and return Snakemake's exit status; without a terminal Snakemake takes the
+    place of this process. ``slurm`` without a profile writes one and is an error.
     """
     read_project(config)
     if slurm:

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 
 
 def load(source: Mapping[str, Any] | Path | str) -> Config:
-    """Read and check a config, a YAML file or its content (Snakemake's ``config``), and add the
-    defaults of missing keys. A ConfigError has one sentence for each problem: the key, its value
-    and what is allowed.
+    """Read and check a config, a file or its content, with the defaults of missing keys; a
+    ConfigError has one sentence for each problem: the key, its value and what is allowed.
     """
     if isinstance(source, Mapping):
         data, where = dict(source), "config"
@@ -127,10 +126,8 @@ class Sample(Plate):
 
 
 def sample_plates(config: Config, *, is_main: bool) -> list[Sample]:
-    """The samples of a file as plates, in the order of their first cells.
-
-    The main process of Snakemake reads the column of the samples, and stores the list until the
-    file changes. The jobs of a cluster, which parse the rules again, read the list.
+    """The samples of a file as plates, in the order of their first cells; the main process of
+    Snakemake stores the list, and the jobs of a cluster read it.
     """
     from scatlas.io.files.checksums import text_digest, write_json
     from scatlas.io.files.listing import stamp
@@ -168,9 +165,8 @@ def sample_plates(config: Config, *, is_main: bool) -> list[Sample]:
 
 
 def plate_names(samples: Iterable[str], where: str) -> dict[str, str]:
-    """Name of the plate of each sample, which is also a folder. Characters that a plate's name
-    cannot have become underscores; the column of the samples keeps the names as they are. It is an
-    error, which begins with ``where``, if two samples have the same plate.
+    """Name of the plate of each sample, in which underscores replace characters that a folder
+    cannot have. Two samples of one plate are an error that begins with ``where``.
     """
     names: dict[str, str] = {}
     sample_of: dict[str, str] = {}

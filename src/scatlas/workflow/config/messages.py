@@ -18,9 +18,8 @@ def explain(
     *,
     name: Callable[[tuple[str, ...]], str] = ".".join,
 ) -> list[str]:
-    """Translate pydantic's error of ``model.model_validate`` to one sentence for each key with a
-    problem. ``name`` turns the path of a key into its name for users, by default dotted
-    (``qc.min_genes``).
+    """Translate pydantic's error of ``model.model_validate`` to one sentence for each key; ``name``
+    turns its path into its name for users, by default dotted (``qc.min_genes``).
     """
     schema = inline(model.model_json_schema())
     sentences: dict[tuple[str, ...], str] = {}

@@ -56,9 +56,7 @@ def is_windows_path(path: str) -> bool:
 
 
 def expand_home(path: str) -> str:
-    """A path with ``~`` and ``~name`` replaced by the user's home; ValueError if it is not
-    known.
-    """
+    """A path with ``~`` and ``~name`` replaced by the home; ValueError if it is not known."""
     if not path.startswith("~"):
         return path
     try:
@@ -149,11 +147,9 @@ def read_plates(
     """Read and check the plates of a sheet, of a folder (of Cell Ranger's matrices of the same
     cells the filtered one counts, and HDF5 before text) or of a pattern of their paths.
 
-    A sheet is tab-separated text with a header line and the columns ``plate`` and ``path``;
-    optionally ``n_cells``, ``counts``, ``fractional`` and any labels. Windows line ends are read,
-    empty lines skipped, and columns without a name and a value left out. ``check_files`` refuses
-    local files that do not exist, but for those in the folder ``generated``, which the workflow
-    makes.
+    A sheet has the columns ``plate`` and ``path``, optionally ``n_cells``, ``counts``,
+    ``fractional`` and any labels. ``check_files`` refuses local files that do not exist, but for
+    those in ``generated``.
     """
     path, found = Path(path), _find_files(str(path))
     header, rows = (["plate", "path"], found) if found else _read_rows(path)

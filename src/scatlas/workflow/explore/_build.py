@@ -58,9 +58,8 @@ def build(
 ) -> dict[str, Any]:
     """Write the page, complete or not at all; return its numbers of cells, points, genes and bytes.
 
-    ``total`` has the pixels of all cells; ``sample`` is ``umap.h5ad``, whose cells become points,
-    and ``mixed`` ``integrated.h5ad``. The page has at most ``n_points`` points, or fewer so that it
-    has at most ``max_bytes``; the same input gives the same bytes. ``sizes`` are options of
+    ``total`` has the pixels of all cells, ``sample`` is ``umap.h5ad``, ``mixed``
+    ``integrated.h5ad``. The same input gives the same bytes. ``sizes`` are options of
     :func:`scatlas.io.read_matrix`.
     """
     n_cells = int(total.wide_cells.sum())
@@ -139,9 +138,8 @@ def _counts(
 
 
 def _means(total: MapPixels) -> tuple[dict[str, bytes], np.ndarray]:
-    """Blocks of means by pixel, in the order of the pixels with cells, and the end of each scale.
-
-    Pixels of few cells have extreme means: the scales end below the highest ones.
+    """Blocks of means by pixel, in the order of the pixels with cells, and the end of each scale,
+    below the extreme means of pixels of few cells.
     """
     used = np.flatnonzero(total.wide_cells)
     genes = total.genes[used] * FIXED_POINT / total.wide_cells[used, None]

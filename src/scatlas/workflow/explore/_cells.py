@@ -145,9 +145,8 @@ def count_pixels(
     genes: Sequence[str],
     **sizes: Any,
 ) -> MapPixels:
-    """Count the cells by pixel of the box around the sample, a part or block of them at a time.
-
-    ``sizes`` are options of :func:`scatlas.io.read_matrix`.
+    """Count the cells by pixel of the box around the sample, block by block; ``sizes`` are options
+    of :func:`scatlas.io.read_matrix`.
     """
     box = box_of(sample.coordinates())
     steps = np.empty((cells.n_cells, 2), np.uint16)

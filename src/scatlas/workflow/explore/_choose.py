@@ -69,9 +69,8 @@ def choose(
 def choose_columns(
     cells: MapCells, sample: MapCells, wanted: Sequence[str] = ()
 ) -> list[PageColumn]:
-    """Columns of the page, by the values of the sample; categories are those of all cells.
-
-    Without names in ``wanted``: all that have colours, 24 at most.
+    """Columns of the page, by the values of the sample, with the categories of all cells; without
+    ``wanted`` all that have colours, 24 at most.
     """
     stored = set(cells.columns)
     known = [name for name in sample.columns if name != ATLAS_ROW and name in stored]
@@ -156,10 +155,7 @@ def _as_numbers(values: Any) -> NDArray[np.float64]:
 
 
 def choose_genes(var: pd.DataFrame, markers: Path | None, n_genes: int) -> list[str]:
-    """Genes of the page: two thirds are the markers of all groups in turn, then the variable ones.
-
-    Markers that the atlas lacks are left out.
-    """
+    """Genes of the page: two thirds markers of all groups in turn, then the variable ones."""
     chosen: list[str] = []
     if markers is not None:
         text = dict.fromkeys(("by", "group", "names"), str)

@@ -1,7 +1,5 @@
-"""Numbers as text of a page: arrays of bytes, deflated, in base 64 (``page/atlas.js`` reads them);
-and the sample as points: positions, codes of the columns, names and genes.
-
-Browsers inflate "deflate-raw" without a library.
+"""Numbers and the sample's points as text of a page: arrays of bytes, base 64 of "deflate-raw",
+which browsers inflate without a library (``page/atlas.js`` reads them).
 """
 
 from __future__ import annotations
@@ -49,9 +47,8 @@ def pack_json(value: Any) -> bytes:
 
 
 def pack_codes(codes: NDArray[np.integer[Any]], n_levels: int) -> bytes:
-    """Codes of categories, -1 for none: one byte each, or two planes of bytes, the high one first.
-
-    The largest number of the type is for none.
+    """Codes of categories, -1 (stored as the type's largest) for none: one byte each, or two planes
+    of bytes, the high one first.
     """
     if n_levels <= 0xFF:
         return deflate(np.where(codes < 0, 0xFF, codes).astype(np.uint8))

@@ -48,11 +48,8 @@ def build(
     tables: Path,
     page: Path,
 ) -> dict[str, int]:
-    """Write ``figures/*.png``, ``tables/*.tsv`` and the page with them all; return their numbers.
-
-    ``captions`` has a ``.rst`` for each figure and table and ``workflow.rst``, the page's opening.
-    The tables of marker genes are in ``tables`` already. The page is complete in itself: images are
-    inside, and nothing is fetched.
+    """Write ``figures/*.png``, ``tables/*.tsv`` and the page with them all, images included; return
+    their numbers. ``captions`` has a ``.rst`` for each, and ``workflow.rst``, the opening.
     """
     writer = ReportWriter(captions, figures, tables)
     explorer = Explorer.of_config(results, config)

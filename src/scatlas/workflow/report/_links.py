@@ -40,10 +40,7 @@ class RowLinks:
 
 
 class Explorer(NamedTuple):
-    """Addresses of views in ``explore.html``: what its ``permalink.js`` reads.
-
-    ``columns`` and ``genes`` are those that the page has; of none it has nothing to show.
-    """
+    """Addresses of views in ``explore.html``, which its ``permalink.js`` reads."""
 
     columns: frozenset[str]
     genes: frozenset[str]

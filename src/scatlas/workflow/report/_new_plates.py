@@ -88,10 +88,8 @@ class NewPlates:
 def build_new_plates(
     results: NewPlates, *, captions: Path, figures: Path, tables: Path, page: Path
 ) -> dict[str, Any]:
-    """Write figures, tables and the page that holds them; return their numbers and ``advice``.
-
-    The advice is whether to build the atlas again, in one sentence. ``captions`` has a ``.rst`` for
-    each figure and table, and ``opening.rst``. The page is complete in itself.
+    """Write figures, tables and the page that holds them; return their numbers and ``advice``,
+    whether to build the atlas again. ``captions`` has a ``.rst`` for each, and ``opening.rst``.
     """
     writer = ReportWriter(captions, figures, tables)
     n_cells = sum(facts["n_cells"] for facts in results.facts.values())

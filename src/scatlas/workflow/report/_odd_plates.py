@@ -66,10 +66,8 @@ def facts_of_plates(
     consensus: Collection[str],
     by_cluster: pd.DataFrame,
 ) -> pd.DataFrame:
-    """The facts by which plates are compared: a row per plate and the columns :data:`FACTS`.
-
-    `median_pct_mt` is of the cells kept, in per cent; `by_cluster` has the cells of each cluster
-    (rows) on each plate (columns). NaN is where a plate has no such fact.
+    """The facts by which plates are compared: a row per plate and the columns :data:`FACTS`, NaN
+    where it has none; `by_cluster` has the cells of each cluster (rows) on each plate.
     """
     chosen = set(consensus)
     rows = {}
@@ -95,10 +93,9 @@ def _percent(part: int, whole: int) -> float:
 def cluster_distances(by_cluster: pd.DataFrame) -> pd.Series:
     """Hellinger distance of each plate's shares of the clusters from the median shares.
 
-    ``sqrt(1 - sum(sqrt(p q)))``: 0 for equal shares, 1 for no cluster in common (Hellinger 1909;
-    Legendre and Legendre 2012, Numerical Ecology, 7.4). The median is of each cluster over the
-    plates, divided by the sum of these medians. NaN for plates with fewer than ten cells per
-    cluster, and for all if no cluster is on most plates.
+    ``sqrt(1 - sum(sqrt(p q)))``: 0 for equal shares, 1 for no cluster in common (Legendre and
+    Legendre 2012, Numerical Ecology, 7.4). NaN for plates with fewer than ten cells per cluster,
+    and for all if no cluster is on most plates.
     """
     n_cells = by_cluster.sum()
     enough = n_cells.index[n_cells >= max(1, _CELLS_PER_CLUSTER * len(by_cluster))]

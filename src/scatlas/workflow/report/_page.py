@@ -93,9 +93,8 @@ def write_page(
     links: Mapping[str, str] | None = None,
     summary: Summary | None = None,
 ) -> dict[str, int]:
-    """Write a page of sections, complete in itself; return ``n_figures`` and ``n_tables``.
-
-    ``links`` has the titles and names of other pages in its folder.
+    """Write a page of sections, complete in itself; ``links`` has the titles and names of other
+    pages in its folder. Return ``n_figures`` and ``n_tables``.
     """
     template = Environment(autoescape=True, undefined=StrictUndefined).from_string(
         (_PAGE / "report.html").read_text("utf-8")
@@ -155,10 +154,8 @@ class ReportWriter:
         written: bool = False,
         links: Callable[[pd.DataFrame], RowLinks] | None = None,
     ) -> Table:
-        """Write ``{name}.tsv``, unless it is ``written`` already; its index is the first column.
-
-        On the page are ``most`` rows of those that ``shown`` chooses, with the ``links`` for them.
-        With ``total`` the last row is a sum, and stays the last.
+        """Write ``{name}.tsv``, unless it is ``written`` already, and show ``most`` rows of those
+        that ``shown`` chooses. With ``total`` the last row is a sum, and stays the last.
         """
         if not written:
             with atomic_path(self.tables / f"{name}.tsv") as path:

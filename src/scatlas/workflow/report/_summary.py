@@ -168,10 +168,7 @@ def _look(
 
 
 def clusters_of_one_plate(by_cluster: pd.DataFrame) -> dict[str, list[str]]:
-    """Clusters of which one plate has nine of ten cells, though it has less than half of all.
-
-    They are listed by plate, plates with most such clusters first.
-    """
+    """Clusters of which one plate, with less than half of all cells, has nine of ten, by plate."""
     total = by_cluster.to_numpy().sum()
     minor = by_cluster.columns[by_cluster.sum() < total / 2]
     by_plate: dict[str, list[str]] = {}

@@ -114,10 +114,8 @@ def clusters(table: pd.DataFrame, column: str) -> pd.DataFrame:
 
 
 def runs(manifests: Path) -> pd.DataFrame:
-    """Time and memory of each rule, from the run records of its steps, in pipeline order.
-
-    Snakemake's benchmarks see the process that waits for a forked job, not the job. A damaged
-    record is left out, and so is a value that is no number.
+    """Time and memory of each rule, from the run records (Snakemake's benchmarks see the process
+    that waits for a forked job); damaged records and values that are no number are left out.
     """
     rows: list[dict[str, Any]] = []
     for path in manifests.rglob("runs/*.json"):
