@@ -120,9 +120,7 @@ def _index_at_end(sharding: Mapping[str, Any]) -> bool:
 def _pipeline(
     codecs: list[Mapping[str, Any]], dtype: np.dtype, first: str
 ) -> tuple[tuple[Decoder, ...], np.dtype]:
-    """Decoders in the order of decoding after the codec ``first``, which serializes, and the stored
-    type.
-    """
+    """Decoders in their order after the codec ``first``, which serializes, and the stored type."""
     supported: dict[str, tuple[Decoder | None, int]] = {
         first: (None, 0),
         "blosc": (Blosc(), 1),

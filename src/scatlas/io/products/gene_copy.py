@@ -256,9 +256,7 @@ class GeneCopy:
 
 
 def find_gene_copy(atlas: Store) -> GeneCopy | str:
-    """Open the gene-major copy beside an atlas, or another store with its X; or the reason why
-    there is none, as a part of a sentence.
-    """
+    """Open the gene-major copy beside a store, or say why there is none, as part of a sentence."""
     path = _path_beside(atlas.path)
     if atlas.kind != "zarr":
         return f"{atlas.path} is no Zarr store"
