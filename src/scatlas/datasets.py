@@ -1,9 +1,8 @@
-"""Simulated plates with known answers, for the demo and the tests.
+"""Simulated plates with known answers, and with the obs columns of Tahoe-100M as published.
 
 Counts are negative binomial (a Poisson with a gamma-distributed rate, Robinson & Smyth 2008,
 https://doi.org/10.1093/biostatistics/kxm030). The expected counts of a cell are the product of its
-depth and a profile of its cell line, drug, cell-cycle phase and plate (batch effect). The columns
-of obs are those of Tahoe-100M as published.
+depth and a profile of its cell line, drug, cell-cycle phase and plate (batch effect).
 """
 
 from __future__ import annotations

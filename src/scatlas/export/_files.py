@@ -209,9 +209,7 @@ def _reading(store: Store) -> Iterator[None]:
 
 
 def _view_config(columns: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """View config of Vitessce (https://vitessce.io/docs/view-config-json, schema 1.0.16): the map,
-    the genes and the sets of cells of ``atlas.zarr`` in the same folder.
-    """
+    """View config of Vitessce, schema 1.0.16 (https://vitessce.io/docs/view-config-json)."""
     shown = [name for name in columns if 0 < len(columns[name]) <= _MAX_CATEGORIES]
     shown.sort(key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
     options = {

@@ -86,11 +86,9 @@ Sink = Hdf5Sink | ZarrV2Sink
 
 
 class NodeCopy:
-    """Copies nodes into the file ``sink``, and counts the values with the meter ``passed``.
+    """Copies nodes into ``sink``; the meter ``passed`` counts the values.
 
-    ``narrow`` gives tables and coordinates types that browsers know: float64 becomes float32, int64
-    becomes int32, or float32 where a value does not fit, and numbers with gaps become float32 with
-    NaN.
+    With ``narrow`` tables and coordinates get types that browsers know: int32, float32, NaN as gap.
     """
 
     def __init__(self, sink: Sink, passed: Any, *, narrow: bool = False) -> None:

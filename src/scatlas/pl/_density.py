@@ -1,7 +1,6 @@
 """The map of very many cells, as the density of its pixels.
 
-The cells of each pixel are counted, which datashader does, too; NumPy's bincount needs no further
-packages for it.
+NumPy's bincount counts the cells of each pixel as datashader does, without further packages.
 """
 
 from __future__ import annotations

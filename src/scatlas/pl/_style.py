@@ -76,10 +76,7 @@ def styled(function: Callable[P, T]) -> Callable[P, T]:
 def figure(
     width: float, height: float, *, layout: Literal["constrained"] | None = "constrained"
 ) -> Figure:
-    """Empty figure of this size in inches, laid out so that nothing overlaps.
-
-    Without a layout axes keep their positions, and :func:`save` makes room for what is beside them.
-    """
+    """Empty figure of a size in inches; without a layout axes keep the positions they are given."""
     made = Figure(figsize=(width, height), dpi=_DPI, layout=layout)
     FigureCanvasAgg(made)
     return made
@@ -147,9 +144,8 @@ def name_plate(ax: Axes, text: str, at: tuple[float, float], side: int, level: i
 
 
 def unusual_plates(values: np.ndarray, *, low_only: bool = False) -> list[int]:
-    """Plates whose value is far from the median of all, at most eight, the farthest first.
-
-    Far is more than 3.5 robust standard deviations (Iglewicz, Hoaglin 1993).
+    """At most eight plates, the farthest first, that are more than 3.5 robust standard deviations
+    (Iglewicz, Hoaglin 1993) from the median of all.
     """
     values = np.asarray(values, np.float64)
     known = values[np.isfinite(values)]

@@ -50,11 +50,10 @@ def read_values(
     edge_readers: tuple[int, int] = (1, 1),
     limit: int | None = None,
 ) -> np.ndarray:
-    """Read values ``begin`` to ``end - 1`` of an array, or of a part of it that covers the range.
+    """Read values ``begin`` to ``end - 1``, which with ``limit`` are indices below it.
 
-    With ``limit`` they are indices below it. ``owner`` is the file with its stamp, for the key of
-    chunks that ranges share; ``edge_readers`` says how many ranges of the same pass contain the
-    first and the last chunk, which one decodes for the others.
+    ``edge_readers`` ranges of a pass share the first and the last chunk; ``owner`` is the file with
+    its stamp, for the key of these chunks.
     """
     out = buffer_pool.empty(end - begin, dtype)
     if array.is_raw:
@@ -217,9 +216,7 @@ def _decode_chunk(
 
 @dataclass(frozen=True)
 class _Run:
-    """Encoded chunks from ``first`` on that one system call read, each a part of ``window``, which
-    is None for chunks that were never written.
-    """
+    """Encoded chunks from ``first`` on, read by one system call; ``window``: None if unwritten."""
 
     first: int
     window: memoryview | None

@@ -190,9 +190,7 @@ class _Entry:
 
 
 class SharedChunkCache:
-    """LRU cache of the chunks at the edges of blocks, which two or more blocks need; the cache
-    drops one after the last of the blocks whose number each caller gives.
-    """
+    """LRU cache of chunks that two or more blocks need, each dropped after the last of these."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

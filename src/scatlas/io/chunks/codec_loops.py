@@ -175,9 +175,8 @@ def decode_blosc_indices(
     out: np.ndarray,
     highest: int,
 ) -> int:
-    """As :func:`decode_blosc_chunks`, to another type, each chunk while it is in the core's cache;
-    it ends also before a chunk with an index above ``highest``. ``chunk`` is memory for a decoded
-    one.
+    """As :func:`decode_blosc_chunks`, to another type while a chunk is in the core's cache; it ends
+    also before an index above ``highest``. ``chunk`` is memory for a decoded one.
     """
     source, place = addresses
     for i in range(starts.size):
@@ -201,9 +200,7 @@ def decode_deflate_chunks(
     target: int,
     chunk_bytes: int,
 ) -> int:
-    """As :func:`decode_blosc_chunks`, of zlib or gzip; the functions of libdeflate allocate a
-    decompressor, decompress, and free it.
-    """
+    """As :func:`decode_blosc_chunks`; the functions of libdeflate allocate, decompress and free."""
     allocate, decompress, free = functions
     decompressor = _new_decompressor(allocate)
     if decompressor == 0:

@@ -1,8 +1,7 @@
 """Decoders of single chunks, named as in HDF5 and Zarr; all release the interpreter lock.
 
-numcodecs and deflate decode; this module adds checks of sizes and checksums before they run, as
-damaged sizes make them crash. A pipeline encodes a chunk by at most one shuffle, one compressor and
-one checksum, in this order.
+Sizes and checksums are checked before numcodecs and deflate run, which damaged sizes crash. A
+pipeline encodes by at most one shuffle, one compressor and one checksum, in this order.
 """
 
 from __future__ import annotations

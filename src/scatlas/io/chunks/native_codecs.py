@@ -83,9 +83,7 @@ def index_decoder(
 
 @cache
 def run_encoder(compressor: str, level: int, shuffle: int) -> RunEncoder | None:
-    """Function that compresses a run of chunks as ``numcodecs.Blosc`` does, each with its CRC-32C;
-    None if a C function is missing.
-    """
+    """Find the function that compresses runs of chunks with checksums; None if one is missing."""
     try:
         functions = (
             _address("numcodecs.blosc", "blosc_compress_ctx"),

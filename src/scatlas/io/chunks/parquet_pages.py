@@ -37,9 +37,7 @@ def read_lists(
     kind: np.dtype,
     n_rows: int,
 ) -> tuple[NDArray[Any], NDArray[np.int64]] | None:
-    """Entries of a column of lists, whole numbers in a narrow type, and offsets of its rows; None
-    where it takes Arrow to decode them.
-    """
+    """Whole numbers of a column of lists, and offsets of its rows; None where Arrow must decode."""
     import pyarrow as pa
 
     max_level = schema.max_definition_level  # of an entry that is there
@@ -97,9 +95,7 @@ def _narrow(table: NDArray[Any]) -> NDArray[Any]:
 
 
 def _struct(raw: bytes, at: int) -> tuple[dict[int, Any], int]:
-    """Fields of a struct in Thrift's compact protocol by their numbers, of texts the length; its
-    end.
-    """
+    """Fields of a struct in Thrift's compact protocol, of texts the length, and where it ends."""
     fields: dict[int, Any] = {}
     number = 0
     while head := raw[at]:
@@ -139,9 +135,7 @@ def _uint32(raw: NDArray[np.uint8], at: int) -> np.int64:
 
 @njit(nogil=True, cache=True)
 def _run(raw: NDArray[np.uint8], at: int, stop: int, width: int) -> tuple[Any, Any, int, Any]:
-    """A run of numbers of ``width`` bits: its length (0 if damaged), its one value or -1 if each
-    has its own, where they begin, and the end of all.
-    """
+    """A run's length (0 if damaged), its one value or -1, and the begin and end of its numbers."""
     head = np.int64(0)
     for k in range(5):
         if at >= stop:
@@ -169,9 +163,7 @@ def _decode_page(
     offsets: NDArray[np.int64],
     row: int,
 ) -> int:
-    """Fill in a page's values, and where rows begin from ``row`` on; the rows so far, or -1 if
-    damaged.
-    """
+    """Fill in a page's values and where rows begin; the rows so far, or -1 if it is damaged."""
     n, end = values.size, raw.size - _PADDING
     # Repetition levels: 0 is the first entry of a row.
     at, stop = 4, 4 + _uint32(raw, 0)

@@ -35,9 +35,7 @@ def decode_text(value: Any) -> str:
 
 
 def for_anndata(node: Any) -> Any:
-    """The same node for functions of anndata, which know neither our classes nor attributes that R
-    stores as arrays of one: an element with these is copied to memory.
-    """
+    """The node as anndata needs it, in memory if R stored its attributes as arrays of one."""
     node = as_zarr_python(node)
     if not isinstance(node, h5py.Group | h5py.Dataset):
         return node
@@ -76,9 +74,7 @@ def is_group(element: Any) -> bool:
 
 
 def check_anndata(path: str, root: StoredGroup) -> None:
-    """Refuse HDF5 and Zarr files that are not AnnData; the root of old AnnData files has no
-    encoding.
-    """
+    """Refuse HDF5 and Zarr files that are not AnnData; the root of old AnnData has no encoding."""
     if is_group(root):
         encoding = attribute(root, "encoding-type", "anndata")
         frames = [name for name in ("obs", "var") if name in root and is_group(root[name])]

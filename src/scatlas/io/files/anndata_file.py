@@ -63,9 +63,7 @@ class Store:
 
     @classmethod
     def find(cls, path: Path | str) -> Store:
-        """Find the file at a local path or a URL; InputError if it is missing, or neither HDF5 nor
-        Zarr.
-        """
+        """Find the file at a path or a URL; InputError if missing, or neither HDF5 nor Zarr."""
         if "://" in str(path):
             url = str(path)
             kind = _remote_kind(url)
@@ -81,9 +79,8 @@ class Store:
         return "://" in self.path
 
     def check_unchanged(self, *, at_end: bool = False) -> None:
-        """Refuse a local file that has changed since it was opened lazily: the offsets in memory
-        may not match it. ``at_end`` checks every file of a Zarr store, even shortly after the last
-        check.
+        """Refuse a local file that has changed since it was opened: offsets in memory may not fit.
+        ``at_end`` checks every file of a Zarr store, even shortly after the last check.
         """
         if self.is_url:
             return
@@ -293,9 +290,7 @@ def keep_open(store: Store) -> OpenFile | None:
 
 
 def close_if_changed(path: str) -> None:
-    """Close a file that another process has changed in place: HDF5 would interpret the new bytes by
-    the old structure.
-    """
+    """Close a file that another process has changed: HDF5 would read it by the old structure."""
     inode_and_stamp = _inode_and_stamp(path)
     for file in list(_OPEN_FILES):
         file.close_if_changed(*inode_and_stamp)

@@ -95,9 +95,7 @@ def _remove(path: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Flush a file, or the root metadata of a Zarr store: flushing all chunks would cost more than
-    the rerun after a power cut.
-    """
+    """Flush a file, or a Zarr store's root metadata: flushing all costs more than a rerun."""
     target = path / "zarr.json" if path.is_dir() else path
     if path.is_dir() and not target.exists():
         return

@@ -82,9 +82,7 @@ class CellFiles:
 
     @classmethod
     def find(cls, path: Path | str) -> CellFiles | None:
-        """Find the files of a release; None for a path that is none, InputError for one with other
-        files.
-        """
+        """Find a release's files; None if it is no release, InputError for other files."""
         files = _files(str(path))
         if not files:
             return None

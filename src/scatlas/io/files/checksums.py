@@ -91,9 +91,8 @@ def file_digest(file: Path, *, root: Path, every_byte: bool = False) -> str:
 
 
 def values_digest(store: Path) -> str:
-    """Digest of the values of a store with consolidated metadata, independent of compression: of
-    names, attributes, shapes and types, and of the files of arrays that have no
-    :data:`VALUES_DIGEST`.
+    """Digest of the values of a consolidated store, independent of compression: of names, shapes,
+    types, attributes, and of the files of arrays that have no :data:`VALUES_DIGEST`.
     """
     document = json.loads((store / "zarr.json").read_bytes())
     combined = hashlib.blake2b(digest_size=_DIGEST_BYTES)

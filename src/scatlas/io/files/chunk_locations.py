@@ -37,9 +37,7 @@ _RAW_CHUNK_VALUES = 2**18
 
 
 def locate_chunks(store: Store, root: StoredGroup, key: str) -> ChunkedArray | None:
-    """Find the chunks of an array of numbers, as ``X/data``; None, and a line in the log, if only
-    h5py or zarr-python reads it.
-    """
+    """Find the chunks of an array of numbers; None, with a log line, if only a library reads it."""
     element = root[key]
     if store.is_url:
         return None
@@ -56,9 +54,7 @@ def locate_chunks(store: Store, root: StoredGroup, key: str) -> ChunkedArray | N
 
 
 def read_without_plugins(dataset: h5py.Dataset, rows: slice = slice(None)) -> np.ndarray:
-    """Numbers of a one-dimensional dataset, decoded without HDF5's filter plugins, which trust the
-    sizes in a damaged chunk, and crash. HDF5's own filters are safe.
-    """
+    """Read numbers without HDF5's filter plugins, which damaged sizes crash; its own are safe."""
     properties = dataset.id.get_create_plist()
     codes = {properties.get_filter(i)[0] for i in range(properties.get_nfilters())}
     local = Path(dataset.file.filename).is_file()  # not one that is read through fsspec
@@ -76,9 +72,7 @@ def read_without_plugins(dataset: h5py.Dataset, rows: slice = slice(None)) -> np
 def hdf5_chunked_array(
     path: str, key: str, dataset: h5py.Dataset, dtype: np.dtype | None = None
 ) -> ChunkedArray:
-    """Describe the chunks of a dataset of one dimension, or of more with chunks of whole rows;
-    ``dtype`` is that of its values on disk, if they are no numbers.
-    """
+    """Describe a dataset's chunks, of whole rows; ``dtype`` is that on disk if not of numbers."""
     if dataset.is_virtual or dataset.external or dataset.file.userblock_size:
         raise UnsupportedLayoutError("the values lie in other files, or after a user block")
     if dtype is None:

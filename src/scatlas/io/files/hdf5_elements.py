@@ -51,9 +51,7 @@ _SPARSE_KINDS = {"csr_matrix": sparse.csr_matrix, "csc_matrix": sparse.csc_matri
 
 
 class _ErrorRecordingFile(io.FileIO):
-    """File that stores its first failure in ``error`` and ignores later writes: HDF5 crashes later
-    if it cannot close a file.
-    """
+    """File that stores its first ``error``, then ignores writes: a failed close crashes HDF5."""
 
     error: OSError | None = None
 
@@ -91,9 +89,8 @@ def create_hdf5(path: Path | str, *, append: bool = False) -> Iterator[h5py.File
 
 
 def write_h5ad(path: Path | str, adata: AnnData) -> None:
-    """Write an AnnData as gzip-compressed h5ad, as ``AnnData.write_h5ad`` does, to the same bytes
-    for any number of threads; text columns of up to 10,000 values become categorical, in ``adata``,
-    too.
+    """Write a gzip-compressed h5ad, to the same bytes for any number of threads; text columns of up
+    to 10,000 values become categorical, in ``adata``, too.
     """
     tables = [adata.obs, adata.var] + ([] if adata.raw is None else [adata.raw.var])
     for table in tables:
@@ -196,9 +193,7 @@ def read_element(node: h5py.Dataset | h5py.Group) -> Any:
 
 
 def decode(dataset: h5py.Dataset) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield the numbers of a dataset (of text of variable length the references to it) in parts,
-    each with the position of its first value.
-    """
+    """Yield a dataset's numbers, or references to text, in parts, each with its first position."""
     path = dataset.file.filename
     text = h5py.check_string_dtype(dataset.dtype)
     stored = TEXT_REFERENCE if text is not None and text.length is None else None

@@ -1,11 +1,10 @@
-"""Check of the structure and the text of an HDF5 file, in a child process, before libhdf5 reads it.
+"""Check of an HDF5 file's structure and text, in a child process, before libhdf5 reads it.
 
 libhdf5 trusts the structure of a file: damage in a B-tree or a heap makes it read outside its
-memory or loop forever, and kills the whole process. If the child crashes, an `InputError` names the
-damaged file. HDF5 stores text in collections of objects, its global heaps, through which libhdf5
-(2.0.0 and before) steps by the length of each object: one of zero never ends, under the interpreter
-lock (``H5HG__cache_heap_deserialize``). It also allocates the memory that a reference requests for
-its text, before it looks. No library offers this check. Format:
+memory or loop forever, and kills the process; of a crashed child an `InputError` names the file.
+Through text in global heaps libhdf5 (2.0.0 and before) steps by the length of each object: one of
+zero never ends, under the interpreter lock (``H5HG__cache_heap_deserialize``). It also allocates
+the memory that a reference requests before it reads the text. No library offers this check. Format:
 https://support.hdfgroup.org/documentation/hdf5/latest/_f_m_t3.html (III.E, global heap).
 """
 
@@ -49,9 +48,7 @@ _READ_BYTES = 2**24
 
 
 def probe_structure(path: str) -> bool:
-    """Read the structure of a local HDF5 file in a child process, whose crash is an error here;
-    True if the text is intact as well.
-    """
+    """Read the structure in a child process, whose crash is an error; True if text is intact."""
     size = Path(path).stat().st_size
     # Compile in the parent, for read-only bytes as in `find_damaged_text`, so that compiling does
     # not count towards the child's limit.
@@ -140,9 +137,7 @@ def _read_attributes(name: str, node: h5py.Group | h5py.Dataset) -> None:  # noq
 
 
 def find_damaged_text(path: str, file: h5py.File) -> int | None:
-    """Offset of the first text that would hang libhdf5, or that is longer than the file; None
-    without one. Reads no numbers.
-    """
+    """Offset of the first text that would hang libhdf5 or exceeds the file; reads no numbers."""
     n_bytes = Path(path).stat().st_size
     address_bytes, length_bytes = file.id.get_create_plist().get_sizes()
     extents, references = _extents(file)
@@ -200,9 +195,7 @@ def _gaps(extents: list[tuple[int, int]], n_bytes: int) -> Iterator[tuple[int, i
 
 @njit(nogil=True, cache=True)
 def find_empty_object(raw: np.ndarray, length_bytes: int) -> tuple[np.int64, np.int64]:
-    """Step through all collections in ``raw`` as libhdf5 does: offset of the first with an object
-    of length zero, or -1, and the number of bytes checked.
-    """
+    """Offset of the first collection with an object of length zero, or -1, and bytes checked."""
     header = (8 + length_bytes + 7) // 8 * 8  # of a collection, and of an object
     at = np.int64(0)
     while at + header <= raw.size:

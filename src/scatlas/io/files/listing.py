@@ -92,9 +92,7 @@ def folder_stamp(folder: Path | str) -> str:
 
 
 def walk_files(folder: Path | str, prefix: str = "") -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Yield relative path and entry of every file in a folder, also behind links, in a fifth of the
-    time of ``os.walk`` with ``pathlib``.
-    """
+    """Yield path and entry of every file, also behind links, in a fifth of ``os.walk``'s time."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir():

@@ -70,9 +70,7 @@ class StoredArray(Protocol):
 
 
 def open_store(path: Path, *, is_complete: bool = False) -> StoredGroup:
-    """Open a Zarr store on a local disk, with zarr-python if it has version 2; ``is_complete`` if
-    :func:`check_complete` has passed for these very files.
-    """
+    """Open a local store; ``is_complete`` if :func:`check_complete` has passed for these files."""
     file = path / "zarr.json"
     document = json.loads(file.read_bytes()) if file.is_file() else {}
     if document.get("zarr_format") != 3 or document.get("node_type") != "group":
@@ -93,9 +91,7 @@ def _consolidated(document: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]
 
 
 def check_complete(path: Path | str, document: Mapping[str, Any]) -> None:
-    """Refuse a store of scatlas, by its root metadata, that lacks a file of values, which Zarr
-    would read as zeros.
-    """
+    """Refuse a store of scatlas that lacks a file of values, which Zarr would read as zeros."""
     if not WRITER_ATTRIBUTE.items() <= document.get("attributes", {}).items():
         return
     files = list_files(path)
@@ -125,9 +121,7 @@ def _has_checksums(array: Mapping[str, Any]) -> bool:
 
 
 class LocalGroup:
-    """A group, with the part of ``zarr.Group`` that scatlas uses; ``nodes`` is the consolidated
-    metadata.
-    """
+    """The part of ``zarr.Group`` that scatlas uses; ``nodes`` is the consolidated metadata."""
 
     def __init__(
         self,
@@ -271,9 +265,7 @@ def as_zarr_python(node: Any) -> Any:
 
 
 def open_any_group(store: Any) -> Any:
-    """Open a store with zarr-python, its nodes in the order of the consolidated metadata if it can:
-    that of a listing of files differs from run to run, and so would the bytes of copies.
-    """
+    """Open a store, if possible in the order of its metadata: that of a listing differs by run."""
     import zarr
 
     try:

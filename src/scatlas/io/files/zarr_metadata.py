@@ -32,7 +32,10 @@ _KEYS = frozenset(
 def zarr_chunked_array(path: str, key: str, document: Mapping[str, Any]) -> ChunkedArray:
     """Describe the chunks of a Zarr v3 array, unless only zarr-python reads it."""
     _check_document(document)
-    separator = _chunk_separator(document)
+    encoding = document["chunk_key_encoding"]
+    separator: str = _setting(encoding, "separator", "/")
+    if encoding["name"] != "default" or separator not in ("/", "."):
+        raise UnsupportedLayoutError("its chunks have unusual names")
     chunk_values, shard_chunks, index_at_end, codecs = _chunking(document)
     name, fill_value = document["data_type"], document["fill_value"]
     if name == "string":
@@ -56,14 +59,6 @@ def _check_document(document: Mapping[str, Any]) -> None:
         raise UnsupportedLayoutError("it has storage transformers")
     if document["chunk_grid"]["name"] != "regular":
         raise UnsupportedLayoutError("its chunk grid is unusual")
-
-
-def _chunk_separator(document: Mapping[str, Any]) -> str:
-    encoding = document["chunk_key_encoding"]
-    separator: str = _setting(encoding, "separator", "/")
-    if encoding["name"] != "default" or separator not in ("/", "."):
-        raise UnsupportedLayoutError("its chunks have unusual names")
-    return separator
 
 
 def _chunking(document: Mapping[str, Any]) -> tuple[int, int, bool, list[Mapping[str, Any]]]:
@@ -120,9 +115,7 @@ def _index_at_end(sharding: Mapping[str, Any]) -> bool:
 def _pipeline(
     codecs: list[Mapping[str, Any]], dtype: np.dtype, first: str
 ) -> tuple[tuple[Decoder, ...], np.dtype]:
-    """Decoders in the order of decoding after the codec ``first``, which serializes, and the stored
-    type.
-    """
+    """Decoders in their order after the codec ``first``, which serializes, and the stored type."""
     supported: dict[str, tuple[Decoder | None, int]] = {
         first: (None, 0),
         "blosc": (Blosc(), 1),

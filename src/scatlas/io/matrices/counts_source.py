@@ -88,10 +88,8 @@ def gene_names(path: Path | str, counts: str = "X") -> pd.Index:
 def what_elements_hold(path: Path | str) -> dict[str, str | InputError]:
     """What the elements of a plate hold by their first values, or the error of reading them.
 
-    Their names are those of ``source.counts``: first ``X``, then ``layers/counts``, ``raw`` and
-    other layers. A file of Cell Ranger has only ``X``, or ``genome/NAME`` for each genome, that
-    with most cells first. Of :data:`EXPECTED` counts, which are positive, at least a tenth are
-    whole; of normalised values hardly any is. Other words follow the name in a sentence.
+    Names are those of ``source.counts``, ``X`` first, of Cell Ranger the genome with most cells.
+    Of :data:`EXPECTED` counts at least a tenth are whole; of normalised values hardly any is.
     """
     with find_source(path) as source:
         return source.elements()

@@ -73,9 +73,7 @@ class RowBlock:
         return self._matrix(width, self.offsets.astype(width, copy=False))
 
     def compact(self) -> sp.csr_matrix:
-        """Read the block for our kernels: int64 offsets, and indices as stored, or of counts uint16
-        where that holds all genes.
-        """
+        """Read int64 offsets, and indices as stored, or of counts uint16 if that holds all."""
         counts = self.dtypes[0].kind == "u"
         width = gene_dtype(self.n_genes) if counts else in_memory(self.dtypes[1])
         return self._matrix(width, self.offsets)
@@ -140,9 +138,7 @@ def row_blocks(
     *,
     direct: bool = True,
 ) -> list[RowBlock]:
-    """Blocks of a CSR matrix for one pass, by their ranges of rows, ascending and disjoint; read by
-    the library alone unless ``direct``.
-    """
+    """Blocks of ascending, disjoint ranges of rows; the library alone reads unless ``direct``."""
     keys = [f"{matrix.key}/{part}" for part in ("data", "indices")]
     arrays = []
     for key in keys:

@@ -261,9 +261,7 @@ def find_transposed(path: str, root: h5py.File, key: str, shape: tuple[int, int]
 def transposed_blocks(
     matrix: StoredMatrix, root: h5py.File, budget: int
 ) -> tuple[list[tuple[int, int]], Callable[[int], sp.csr_matrix]]:
-    """Cut a matrix of genes x cells into blocks of cells, which end where chunks do, and a function
-    that reads one as CSR.
-    """
+    """Blocks of cells of a matrix of genes x cells, cut at chunks, and a function to read one."""
     stored = root[matrix.key]
     n_cells, n_genes = matrix.shape
     # The values, and at worst each of them in the sparse block.

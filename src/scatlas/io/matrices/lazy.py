@@ -165,9 +165,7 @@ def read_embedding(path: Path | str, name: str, *, block_budget: str | int = "25
 
 
 def values_alone(x: da.Array) -> da.Array:
-    """The same blocks, of a CSR matrix on disk, without gene indices (each is 0), which are half
-    the bytes; any other array as it is.
-    """
+    """A CSR matrix on disk without gene indices (each is 0), half the bytes; others as they are."""
     layer = getattr(x.dask, "layers", {}).get(x.name)
     tasks = layer.mapping if isinstance(layer, MaterializedLayer) else {}
     readers = (RowBlock.read, RowBlock.compact)

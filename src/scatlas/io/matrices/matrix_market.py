@@ -54,9 +54,7 @@ class _Header(NamedTuple):
 
 
 def convert_matrix_market(files: TextMatrix, store: Path, shape: tuple[int, int]) -> None:
-    """Write a matrix of cells x features as ``X`` of a store without compression, 16 bytes per
-    value.
-    """
+    """Write cells x features as ``X`` of a store without compression, 16 bytes per value."""
     with _opened(files) as (header, entries):
         rows_are_cells = _rows_are_cells(files, header, shape)
         write_csr(store, shape[0], _by_cell(entries, rows_are_cells=rows_are_cells))
@@ -143,9 +141,7 @@ def _read_header(path: Path, stream: io.BufferedReader) -> _Header:
 
 
 def _entries(path: Path, header: _Header, stream: io.BufferedReader) -> Iterator[Entries]:
-    """Yield row and column, both from 0, and value (counts of 32 bits) of a block of text's
-    entries.
-    """
+    """Yield rows and columns, both from 0, and values (32-bit counts), block by block of text."""
     n_values = 0
     while True:
         with reading(str(path), "the matrix"):

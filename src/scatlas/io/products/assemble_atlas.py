@@ -186,13 +186,10 @@ def extend(
     record: Mapping[str, Any],
     block_budget: str | int = "256MB",
 ) -> dict[str, Any]:
-    """Write the cells of an atlas and of new plates (stores of the rule ``map_plate``) as one
-    atlas; atomic.
+    """Write an atlas and new plates (stores of the rule ``map_plate``) as one atlas; atomic.
 
-    Cells of the atlas come first and keep their names and values. ``obs`` has the columns of both,
-    with gaps where cells lack one. ``var``, ``varm`` and ``uns`` are those of the atlas, but for
-    ``uns['scatlas']``, which is ``record``. Returns ``n_cells``, ``n_cells_of_atlas``, ``n_genes``
-    and ``renamed_cells``.
+    Cells of the atlas come first and keep their names and values. ``obs`` has the columns of both;
+    ``var``, ``varm`` and ``uns`` are the atlas's, but for ``uns['scatlas']``, the ``record``.
     """
     atlas, out = Path(atlas), Path(out)
     stores = {_ATLAS: atlas, **{name: Path(path) for name, path in plates.items()}}

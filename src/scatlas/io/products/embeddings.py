@@ -150,11 +150,9 @@ def write_map(
     clusters: Sequence[str],
     uns: Mapping[str, Any],
 ) -> None:
-    """Write the map of all cells, part by part; atomic.
+    """Write the map of all cells, part by part, as a mapping in AnnData's encoding; atomic.
 
-    The store is a mapping in AnnData's encoding of ``obsm`` with ``X_umap`` (float32, chunks of
-    whole rows), ``obs`` with ``leiden`` (categorical, in the parts numbers of ``clusters``) and the
-    other columns (float32), and ``uns``.
+    ``X_umap`` and further ``obs`` are float32; ``leiden`` in the parts are numbers of ``clusters``.
     """
     parts = iter(parts)
     first = next(parts)

@@ -256,12 +256,13 @@ class GeneCopy:
 
 
 def find_gene_copy(atlas: Store) -> GeneCopy | str:
-    """Open the gene-major copy beside an atlas, or another store with its X; or the reason why
-    there is none, as a part of a sentence.
-    """
-    path = _path_beside(atlas.path)
+    """Open the gene-major copy beside a store, or say why there is none, as part of a sentence."""
     if atlas.kind != "zarr":
         return f"{atlas.path} is no Zarr store"
+    if atlas.is_url:
+        path = f"{atlas.path.rstrip('/').rpartition('/')[0]}/{NAME}"
+    else:
+        path = str(Path(atlas.path).absolute().parent / NAME)
     if not _is_store(path):
         return f"{path} does not exist"
     return _open(atlas, Store.find(path))
@@ -281,12 +282,6 @@ def _open(atlas: Store, copy: Store) -> GeneCopy | str:
         if not is_same:
             return f"{copy.path} is the copy of another X"
         return GeneCopy(copy.path, (shape[0], shape[1]), x["data"], x["indices"], x["indptr"])
-
-
-def _path_beside(atlas: str) -> str:
-    if "://" in atlas:
-        return f"{atlas.rstrip('/').rpartition('/')[0]}/{NAME}"
-    return str(Path(atlas).absolute().parent / NAME)
 
 
 def _is_store(path: str) -> bool:

@@ -167,9 +167,7 @@ def read_groups(path: Path | str) -> tuple[pd.DataFrame, pd.Index]:
 
 
 def add_group_sums(path: Path | str, rows: np.ndarray, genes: np.ndarray, total: Sums) -> None:
-    """Add the sums of such a file to rows of ``total``, one per group, in place; ``genes`` are the
-    positions of its genes in the file, or -1.
-    """
+    """Add a file's sums to rows of ``total``, in place; ``genes`` are positions in it, or -1."""
     with reading(str(path), "sums by group"), h5py.File(path) as file:
         part = Sums(False, *(_take(file["layers"][name][:], genes) for name in _LAYERS))
     total.add(rows, part)

@@ -69,9 +69,7 @@ class RoundedValues:
         }
 
     def notice(self, key: str, n_stored: int, total: int) -> str:
-        """Sentence for the log about the share of the stored values and of the counts; "" without
-        one.
-        """
+        """Sentence for the log about the share of stored values and of counts; "" without one."""
         n_values, n_counts = self.facts().values() if self._rounds else (0, 0)
         if not n_values:
             return ""
@@ -83,9 +81,7 @@ class RoundedValues:
 
 
 class LoadStatistics:
-    """What the pass over the blocks adds up: threads the sums of genes, in any order; the rest
-    follows the order of the blocks.
-    """
+    """What the pass adds up: sums of genes in any order, the rest in the order of the blocks."""
 
     def __init__(self, n_genes: int, of_kept: KeptCellMoments | None) -> None:
         self._of_kept = of_kept
@@ -205,10 +201,8 @@ def qc_metrics(
 
 
 class KeptCellMoments:
-    """Moments of a plate's kept cells, which the threads that check its blocks add up.
-
-    A thread takes the moments of its block while that is in its cache. Threads also merge the
-    blocks, in their order: the main thread would take as long for that as for all its other work.
+    """Moments of a plate's kept cells. Threads take those of a block while it is in their cache,
+    and merge them in order: the main thread would take as long as for all its other work.
     """
 
     def __init__(self, kept_cells: KeptCells) -> None:

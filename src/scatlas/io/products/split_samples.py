@@ -122,9 +122,7 @@ def split_samples(
 def split_matrix(
     counts: CountsSource, folders: Sequence[Path], codes: np.ndarray, budget: int
 ) -> int:
-    """Divide the rows of a matrix by the groups of ``codes``, in one pass, into stores without
-    compression; number of values.
-    """
+    """Divide rows by ``codes``, in one pass, into stores without compression; number of values."""
     cut, read = counts.blocks(budget, logger.info)
     arrays = [_Arrays.create(folder / "X", counts) for folder in folders]
 

@@ -43,17 +43,12 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 class UniqueNames:
-    """Names of the cells of several plates, unique on each, with a suffix where they occur on more
-    than one.
+    """Names of the cells of several plates, unique on each, with a suffix where they repeat.
 
-    A name that occurs on several plates becomes ``{name}-{plate}`` on each but ``keep``, as
-    ``anndata.concat(..., index_unique="-")`` names all cells; if another cell has that name
-    already, the renamed cell gets the first free number as well, as from
-    ``AnnData.obs_names_make_unique``.
-
-    Names are compared by 64-bit hashes, 16 bytes per cell in memory; one byte per cell stays. Among
-    100 million names two different ones share a hash with a probability of 3e-4; both would get
-    their suffix then, which is harmless.
+    A repeated name becomes ``{name}-{plate}`` on each plate but ``keep``, as ``anndata.concat``
+    has it, with the first free number if that is taken. 64-bit hashes are compared, 16 bytes per
+    cell in memory; one byte per cell stays. Among 100 million names two different ones share a
+    hash with a probability of 3e-4; both would get their suffix then, which is harmless.
     """
 
     def __init__(self, columns: Mapping[str, Column], *, keep: str | None = None) -> None:
@@ -114,9 +109,7 @@ class UniqueNames:
         deque(map_in_order(fill, len(spans), workers=n_cores()), maxlen=0)
 
     def _shared(self, hashes: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield, in parts, the cells that share their name with another: rows in groups of one
-        name, the cell with its original name first; and a mask of the first row of each group.
-        """
+        """Yield rows grouped by name, the original first, and a mask of each group's first row."""
         part_of = np.empty(hashes.size, np.uint8)
         np.right_shift(hashes, np.uint64(60), out=part_of, casting="unsafe")
 
@@ -171,9 +164,8 @@ class UniqueNames:
 
 
 class NumberedNames:
-    """Row names of a table, made unique as ``anndata.utils.make_index_unique`` does: a second ``A``
-    becomes ``A-1``. Duplicates are searched on first use, or while :meth:`stored` yields the names,
-    in 9 bytes per row.
+    """Row names, made unique as ``anndata.utils.make_index_unique`` does (``A-1``). Duplicates are
+    searched on first use, or while :meth:`stored` yields the names, in 9 bytes per row.
     """
 
     def __init__(

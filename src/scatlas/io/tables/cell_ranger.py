@@ -37,9 +37,7 @@ _PARTS = {"barcodes", "data", "indices", "indptr", "shape"}
 
 
 def cell_ranger_matrices(root: Any) -> dict[str, str]:
-    """Groups of the matrices in a file of Cell Ranger, as ``source.counts`` names them: one is
-    ``X``, of several, one per genome, each is ``genome/NAME``, that with most cells first.
-    """
+    """Groups of the matrices by name: one is ``X``, several ``genome/NAME``, most cells first."""
     if not isinstance(root, h5py.File) or {"obs", "var"} <= set(root):
         return {}
     found = [
@@ -112,9 +110,7 @@ def write_tables(
     barcodes: Iterable[np.ndarray] | pd.DataFrame,
     features: Features,
 ) -> Tables:
-    """Write barcodes, in pieces or as obs, and features as obs and var into a Zarr store; genes are
-    named by their symbols, repeated ones with a number.
-    """
+    """Write obs and var into a Zarr store; genes are named by symbol, repeated ones numbered."""
     from anndata.utils import make_index_unique
 
     from scatlas.io.tables.column_writer import ColumnWriter, Target, write_frame
@@ -225,9 +221,7 @@ def _csv(path: Path, types: Any) -> pd.DataFrame:
 
 
 def _split_pipe_genes(path: Path) -> Features:
-    """Genes, by their ids where they have no names; those of several genomes have it behind their
-    names.
-    """
+    """Genes, by id where they have no name; those of several genomes have it behind their names."""
     table = _csv(path, str)
     if "gene_id" not in table:
         msg = f"{path}: it has no column 'gene_id', but {', '.join(table)}: {REMEDY}"

@@ -142,9 +142,7 @@ class Column:
                 self.gaps(lo, hi)
 
     def spans(self, *, wide: bool = False) -> Iterator[tuple[int, int]]:
-        """Ranges of rows that are read at once, in order; no chunk is in two of them. ``wide`` is
-        for what makes no text of the rows.
-        """
+        """Ranges of rows read at once; no chunk is in two. ``wide``: no text is made of them."""
         rows = ROWS if self.kind == "text" or not wide else ROWS * _NUMBERS
         step = max(1, rows // self._chunk) * self._chunk
         return ((lo, min(lo + step, self.n_rows)) for lo in range(0, self.n_rows, step))
@@ -215,9 +213,7 @@ def texts(column: Column | InMemoryColumn) -> Iterable[str]:
 def pieces(
     spans: Iterator[tuple[int, int]], rows: np.ndarray | None
 ) -> Iterator[tuple[int, int, slice | np.ndarray]]:
-    """Ranges with any of ``rows`` (sorted, int64; None wants all), each with an index of these in
-    it.
-    """
+    """Ranges with any of ``rows`` (sorted, int64; None wants all), each with an index of these."""
     for lo, hi in spans:
         if rows is None:
             yield lo, hi, slice(None)
@@ -283,9 +279,7 @@ def open_column(path: str, table: StoredGroup, name: str, n_rows: int) -> Column
 
 @dataclass(frozen=True)
 class ColumnCodes:
-    """A column as codes of its distinct values, whose ``names`` are categories in their own order
-    (also those that no row has), or other values in ascending order.
-    """
+    """A column as codes of ``names``: categories in their order, or other values ascending."""
 
     column: Column
     names: list[str]

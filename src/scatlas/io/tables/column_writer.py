@@ -47,10 +47,8 @@ class Target:
     def narrowest_for(cls, columns: list[Column]) -> Target:
         """Find the narrowest kind that holds all columns without loss.
 
-        Numbers take NumPy's common dtype, categories are united in order of first appearance (their
-        order survives only if it is the same everywhere). Whole numbers with floating point and
-        gaps become text where they would lose digits, above 2^53. Text and categories become text,
-        and so does anything else, or categories if there are gaps.
+        Numbers take NumPy's common dtype, or text where floats with gaps lose digits above 2^53;
+        categories unite in order of first appearance; all else is text, or categories with gaps.
         """
         kinds = {column.kind for column in columns}
         found: list[str] = sorted(kinds)

@@ -49,9 +49,7 @@ NO_CATEGORIES = np.empty(0, object)
 
 
 class Stored(NamedTuple):
-    """Place and type of the values of a column; the rest is as in
-    `scatlas.io.tables.column.Column`.
-    """
+    """Place and type of a column's values; the rest is as in `scatlas.io.tables.column.Column`."""
 
     kind: Kind
     dtype: np.dtype
@@ -193,9 +191,7 @@ def _categorical(elem: Any, old: Any) -> tuple[Any, Any, bool]:
 def storable_names(
     columns: Iterable[Any], name: str, notify: Callable[[str], None]
 ) -> dict[Any, str]:
-    """Names under which columns of the table ``name`` are stored; those that cannot be are left
-    out.
-    """
+    """Names under which columns of a table are stored; those that cannot be are left out."""
     columns = list(columns)
     names = {column: _shortened(str(column).replace("/", "_")) for column in columns}
     taken = set(columns)

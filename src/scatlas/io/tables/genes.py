@@ -1,5 +1,4 @@
-"""Which features of a matrix are genes, one rule for all formats, and which of them are
-mitochondrial.
+"""Which features of a matrix are genes, by one rule for all formats, and which are mitochondrial.
 
 Source of the types: 10x Genomics, "Feature-Barcode Matrices"; Open Problems writes ``GEX``, ``ADT``
 and ``ATAC``.
@@ -95,9 +94,7 @@ def refuse_probes(path: str, columns: Collection[str], ids: Iterable[str] = ()) 
 def genes_alone(
     var: Table, stack: ExitStack, notify: Callable[[str], None]
 ) -> tuple[Table, np.ndarray | None]:
-    """Table of the genes, in a folder that ``stack`` removes, and the gene of each feature or -1;
-    the table as it is and None if all features are genes.
-    """
+    """Table of the genes, until ``stack`` ends, and each feature's gene or -1; None if all are."""
     from scatlas.io.zarr_writer.elements import create_group
 
     n, ids = min(100, var.n_rows), var.columns.get("gene_ids")
@@ -159,10 +156,8 @@ def why_bound_cannot_act(var: Table, prefix: str, column: str | None, bound: str
 
 
 def find_mitochondrial(var: Table, prefix: str = "MT-") -> Mitochondrial:
-    """Find the spelling of the prefix, and the names, with most mitochondrial genes.
-
-    The prefix may have other letters, small for capital, and stand behind the name of a genome that
-    at least a tenth of all genes have, as in ``GRCh38_MT-ND1``.
+    """Find the spelling of the prefix with most mitochondrial genes, in small or capital letters,
+    also behind the name of a genome that at least a tenth of all genes have, as ``GRCh38_MT-ND1``.
     """
     core = re.search(r"[A-Za-z]+[\W_]?$", prefix)
     pattern = re.compile(rf"(\S+?[_.:|-]+)?{re.escape(core[0] if core else prefix)}", re.IGNORECASE)

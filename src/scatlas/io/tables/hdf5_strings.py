@@ -95,9 +95,8 @@ def _collections(path: str, offsets: np.ndarray) -> tuple[np.ndarray | None, np.
 def copy_texts(
     raw: np.ndarray, begins: np.ndarray, numbers: np.ndarray, lengths: np.ndarray, out: np.ndarray
 ) -> bool:
-    """Copy texts out of their collections in ``raw`` to ``out``, each after its length, as in
-    Zarr's vlen-utf8 behind the number of texts; False if one is missing, has another length, or
-    contains a zero.
+    """Copy texts to ``out``, each after its length, as Zarr's vlen-utf8 behind the number of texts;
+    False if one is missing, has another length, or contains a zero.
     """
     to = np.int64(4)
     begin = np.int64(-1)  # of the current collection

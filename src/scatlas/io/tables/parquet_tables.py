@@ -46,9 +46,7 @@ Rows = tuple["RowGroup", np.ndarray | None]
 
 
 def read_genes(files: CellFiles) -> tuple[pd.DataFrame, np.ndarray]:
-    """Genes of a release: var, indexed by unique symbols, with ``gene_ids`` and ``token_id``; and
-    the gene of each token, uint16 or uint32, the type's greatest number for none.
-    """
+    """var by unique symbols, and the gene of each token, or the type's greatest number for none."""
     from anndata.utils import make_index_unique
 
     path = files.metadata / GENES_FILE
@@ -126,12 +124,10 @@ class _ColumnOnDisk:
 def write_obs(
     files: CellFiles, rows: list[Rows], folder: Path, scratch: Path, by: tuple[str, str] | None
 ) -> list[str]:
-    """Write obs of some cells, from all columns that are no lists and the tables beside them;
-    sentences about what is left out.
+    """Write obs of some cells from all columns but lists, and the tables beside; return notices.
 
-    ``rows`` are row groups, each with the cells that are taken (bool) or None for all; ``scratch``
-    gets 4 to 8 bytes per cell and column; ``by`` is a column and the value that all these cells
-    share.
+    ``rows``: row groups, each with a mask of cells, or None for all; ``by``: a column and its one
+    value in these cells. ``scratch`` gets 4 to 8 bytes per cell and column.
     """
     key = next((name for name in _NAMES if name in files.columns), None)
     if key is None:
@@ -331,9 +327,7 @@ def _row_groups(footer: Any, wanted: tuple[str, str] | None) -> Iterator[int]:
 
 
 def _doses(files: CellFiles, sample: _ColumnOnDisk | None) -> dict[str, tuple[Target, np.ndarray]]:
-    """Columns of the treatment of each label of ``sample``, one more entry for cells without one;
-    the dose of several drugs at once is a gap.
-    """
+    """Treatment columns per label of ``sample`` and for none; of several drugs doses are gaps."""
     path = files.metadata / SAMPLES_FILE
     if sample is None or sample.labels is None or not path.exists():
         return {}

@@ -294,9 +294,8 @@ class Table:
     ) -> None:
         """Write the table, or some rows (int64, ascending), in AnnData's encoding for Zarr v3.
 
-        ``extra`` are further columns, or functions that return them after all other columns are
-        written. They replace columns of their names, which are read nevertheless: none may be
-        damaged.
+        ``extra`` columns, or functions called after all others are written, replace those of
+        their names, which are read nevertheless: none may be damaged.
         """
         from scatlas.io.tables.column_writer import write_array
         from scatlas.io.zarr_writer.elements import DATAFRAME, create_group
@@ -355,9 +354,7 @@ class Table:
     def writing(
         self, folder: Path, *, deferred_columns: Iterable[str], rows: np.ndarray | None = None
     ) -> Iterator[Writing]:
-        """Write the table in another thread, while the body processes the counts; yields a function
-        that takes the deferred columns at the end, and raises errors of the thread.
-        """
+        """Write in a thread; the yielded function takes deferred columns and raises its errors."""
         with ThreadPoolExecutor(1, "scatlas-obs") as thread:
             writing = Writing(thread, partial(self.write, folder, rows=rows), deferred_columns)
             try:

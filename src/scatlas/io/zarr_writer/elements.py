@@ -55,9 +55,7 @@ def open_group_to_write(path: Path) -> zarr.Group:
 
 
 def write_elem(group: zarr.Group, key: str, elem: Any) -> None:
-    """Write one element in AnnData's encoding, in the shards of the rest of the store; it accepts
-    text columns of any pandas string dtype, and changes no argument.
-    """
+    """Write one element in AnnData's encoding, with any pandas text; changes no argument."""
     # Imports Dask, 0.5 s, which steps that write no element save.
     from anndata.experimental import write_dispatched
 
@@ -111,9 +109,7 @@ def _chunk_options(value: Any) -> dict[str, Any]:
 
 
 def writable_frame(frame: pd.DataFrame) -> pd.DataFrame:
-    """Copy of a table that every version of anndata and pandas writes: text with missing values
-    becomes categorical, other text and the index ``str`` objects.
-    """
+    """Copy that every version writes: text with gaps is categorical, other text ``str`` objects."""
     text_columns = {}
     for name, column in frame.items():
         if isinstance(column.dtype, pd.StringDtype) or column.dtype == object:
@@ -151,9 +147,7 @@ def finish_store(path: Path) -> None:
 
 
 def consolidate(path: Path) -> None:
-    """Write the metadata of all nodes to the root's ``zarr.json``, in an order that does not follow
-    the file system, with :data:`WRITER_ATTRIBUTE`.
-    """
+    """Write all nodes' metadata to the root, in a fixed order, with :data:`WRITER_ATTRIBUTE`."""
     files = [file for file, _ in walk_files(path) if file.endswith("/zarr.json")]
     root = json.loads((path / "zarr.json").read_bytes())
     nodes = {}

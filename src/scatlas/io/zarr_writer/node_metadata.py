@@ -69,9 +69,7 @@ def write_sharded_array_metadata(
     codecs: Sequence[Codec],
     attributes: Mapping[str, Any],
 ) -> None:
-    """Write the metadata of an array whose shards contain whole chunks, with the index at their
-    end.
-    """
+    """Write the metadata of an array with shards of whole chunks and the index at their end."""
     serializer: Codec
     if dtype.kind == "O":
         name, fill_value, serializer = "string", "", {"name": "vlen-utf8", "configuration": {}}

@@ -24,9 +24,7 @@ _NO_CHUNK = np.iinfo(np.uint64).max
 
 
 class EncodedRun(NamedTuple):
-    """Bytes of successive chunks of one shard, the size of each, and its CRC-32C before encoding,
-    or none if the chunks come from another array.
-    """
+    """Successive chunks of a shard, the size of each, and its CRC-32C if not from another array."""
 
     content: bytes | bytearray | memoryview
     sizes: list[int]
@@ -49,11 +47,8 @@ class _Write(NamedTuple):
 
 
 class ShardFiles:
-    """Files of the shards of one array, whose chunks follow each other in the order of their
-    numbers.
-
-    A run that is encoded before those in front of it waits in memory, and the thread that brings
-    the missing one writes both: no thread waits for another, and none writes all.
+    """Files of the shards of an array. A run that is encoded before those in front of it waits in
+    memory, and the thread that brings the missing one writes both: no thread waits for another.
     """
 
     def __init__(self, path: Path, shard_chunks: int, n_dims: int) -> None:

@@ -122,12 +122,10 @@ def encoding_pool() -> ThreadPoolExecutor:
 
 
 class ShardedArray:
-    """A new append-only Zarr v3 array of numbers, bool or text (``object``), with chunks and shards
-    along its first axis.
+    """A new append-only Zarr v3 array of numbers, bool or text; equal values give equal bytes.
 
-    The bytes depend on the values alone. An array that is shorter than a chunk has one of its
-    length. ``chunk_values`` is a power of two; ``digest`` adds
-    :data:`scatlas.io.files.checksums.VALUES_DIGEST`.
+    ``chunk_values`` is a power of two, and the length of a shorter array is its chunk; ``digest``
+    adds :data:`scatlas.io.files.checksums.VALUES_DIGEST`.
     """
 
     def __init__(
@@ -210,9 +208,7 @@ class ShardedArray:
     def append_encoded_chunks(
         self, read: Callable[[int, int], Iterable[memoryview]], n_chunks: int
     ) -> None:
-        """Append the first whole chunks of an array that :meth:`can_append_chunks_of` accepts;
-        several threads call ``read`` for ranges of them.
-        """
+        """Append whole chunks that :meth:`can_append_chunks_of` accepts; threads call ``read``."""
 
         def read_run(first: int, stop: int) -> EncodedRun:
             content, sizes = bytearray(), []
@@ -230,9 +226,7 @@ class ShardedArray:
         self.n_rows += n_chunks * self._chunk_rows
 
     def widen(self, dtype: np.dtype | type) -> ShardedArray:
-        """Writer of the same values in a wider dtype, with the same files as if it had been the
-        first.
-        """
+        """Writer of the same values in a wider dtype, with files as if it had been the first."""
         self._drain()
         self._files.abandon()
         sizes, shard_chunks = self._files.sizes, self._files.shard_chunks
