@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from numpy.typing import NDArray
 
-    from scatlas.arrays.kinds import ArrayKind
 
 # Up to this many genes scanpy takes distances in X itself, beyond in its components.
 _MAX_GENES_WITHOUT_PCA = 50
@@ -200,9 +199,10 @@ def check_array(x: Any, name: str, *, all_floats: bool = False) -> Any:
     the cells only, of a type that kernels support; `all_floats`: also of float16 and longdouble.
     """
     kind = kind_of(x)
+    dense = isinstance(x, np.ndarray) or (kind.gpu and hasattr(x, "__cuda_array_interface__"))
     if kind.lazy:
         blocks.check(x, name)
-    elif not (x.format in {"csr", "csc"} if kind.sparse else _is_dense(x, kind)):
+    elif not (x.format in {"csr", "csc"} if kind.sparse else dense):
         msg = (
             f"{name} is {type(x).__name__}, but a NumPy array, a SciPy CSR or CSC matrix, the same "
             "of CuPy, or a Dask array is needed: open files with scatlas.read_lazy"
@@ -213,10 +213,6 @@ def check_array(x: Any, name: str, *, all_floats: bool = False) -> Any:
         raise InputError(msg)
     blocks.check_type(x, name, all_floats=all_floats)
     return blocks.sum_repeats(x)
-
-
-def _is_dense(x: Any, kind: ArrayKind) -> bool:
-    return isinstance(x, np.ndarray) or (kind.gpu and hasattr(x, "__cuda_array_interface__"))
 
 
 def as_rows(x: Any) -> Any:

@@ -66,8 +66,13 @@ def stream(
     on_block = OnRowBlocks(work, checked=not source.kind.lazy)
     sources = [source, *map(row_blocks, rows)]
     if source.kind.lazy and (client := _open_client()) is not None:
+        from dask.delayed import delayed
+
         parts = [source.delayed(slices) for source in sources]
-        results = _stream_on_cluster(client, on_block, parts, len(slices))
+        task = delayed(on_block, pure=False)
+        results = _futures_in_order(
+            client, lambda i: client.compute(task(*(part(i) for part in parts))), len(slices)
+        )
         yield from with_progress(results, sizes)
         return
     readers = [source.reader(slices) for source in sources]
@@ -149,15 +154,6 @@ def _open_client() -> Any:
         return default_client()
     except ValueError:
         return None
-
-
-def _stream_on_cluster(
-    client: Any, fn: Callable[..., T], parts: list[Callable[[int], Any]], n: int
-) -> Generator[T]:
-    from dask.delayed import delayed
-
-    work = delayed(fn, pure=False)
-    return _futures_in_order(client, lambda i: client.compute(work(*(p(i) for p in parts))), n)
 
 
 def stream_groups(x: da.Array, fn: Callable[[list[Any]], T], size: int) -> Iterator[T]:
