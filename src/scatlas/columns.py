@@ -1,9 +1,5 @@
-"""Columns of obs and var as labels, numbers or masks, and names that a user lists.
-
-Values with names, as pandas holds them, are matched by these, never by the place alone.
-
-Each function raises :class:`InputError` where a column is not there or its values do not suit.
-Genes of several plates are compared, shared, or together.
+"""Columns of obs and var as labels, numbers or masks, matched by names where pandas has them, and
+names that a user lists; :class:`InputError` if a column or its values do not suit.
 """
 
 from __future__ import annotations
@@ -198,8 +194,8 @@ def common_genes(lists: Sequence[pd.Index], rule: GeneRule) -> pd.Index:
 
 
 def among_genes(var: pd.DataFrame, genes: pd.Index) -> pd.DataFrame:
-    """Table of a plate's genes among others: where the plate lacks one, ``n_cells_by_counts`` and
-    ``total_counts`` are 0, and other columns have gaps, with types that can have gaps.
+    """Table of a plate's genes among others, with gaps (0 for ``n_cells_by_counts`` and
+    ``total_counts``) where the plate lacks one.
     """
     at = var.index.get_indexer(genes)  # `genes.isin` takes a third of a second for Arrow's text
     if (at >= 0).all():

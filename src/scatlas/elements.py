@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from numpy.typing import NDArray
 
-    from scatlas.arrays.kinds import ArrayKind
 
 # Up to this many genes scanpy takes distances in X itself, beyond in its components.
 _MAX_GENES_WITHOUT_PCA = 50
@@ -63,8 +62,8 @@ def get_matrix(
     use_raw: bool = False,
     all_floats: bool = False,
 ) -> Any:
-    """The matrix [cells x genes] that one of `layer`, `obsm` and `use_raw` selects, checked; X by
-    default. `all_floats`: the caller also supports float16 and longdouble.
+    """The matrix [cells x genes] of `layer`, `obsm`, `use_raw` or X, checked; `all_floats`: also of
+    float16 and longdouble.
     """
     if sum((layer is not None, obsm is not None, use_raw)) > 1:
         msg = f"choose one of {layer=}, {obsm=} and {use_raw=}"
@@ -93,8 +92,8 @@ def get_matrix(
 
 
 def get_obsm(adata: AnnData, key: str, option: str = "obsm", *, all_floats: bool = False) -> Any:
-    """An array of obsm [cells x dimensions], checked by :func:`check_array`; a table there, which
-    holds numbers alone, becomes one, NaN for gaps.
+    """An array of obsm [cells x dimensions], checked by :func:`check_array`; a table of numbers
+    becomes one, with NaN for gaps.
     """
     import pandas as pd
 
@@ -110,9 +109,8 @@ def get_obsm(adata: AnnData, key: str, option: str = "obsm", *, all_floats: bool
 
 
 def genes_of(adata: AnnData, *, use_raw: bool) -> tuple[pd.DataFrame, str]:
-    """Table of the genes of X or of ``raw``, in the order of that matrix, and its name. The table
-    of ``raw`` has the columns of ``adata.var``, too, if all of its genes are there; of two columns
-    of one name it has that of ``adata.var``.
+    """Table of the genes of X or of ``raw``, in the order of that matrix, and its name; if ``var``
+    has all of raw's genes, its columns are added or take precedence.
     """
     var = get_table(adata, "var")
     if not use_raw:
@@ -161,8 +159,8 @@ def set_matrix(
 
 
 def owns_matrix(adata: AnnData, *, layer: str | None = None, obsm: str | None = None) -> bool:
-    """Whether a matrix in memory may be overwritten: nothing but `adata` refers to it. The caller
-    must not refer to it either: call this before :func:`get_matrix`.
+    """Whether a matrix in memory may be overwritten: nothing but `adata`, and not the caller either
+    (call this before :func:`get_matrix`), refers to it.
     """
 
     def matrix() -> Any:
@@ -197,14 +195,14 @@ def get_array(adata: AnnData, layer: str | None) -> Any:
 
 
 def check_array(x: Any, name: str, *, all_floats: bool = False) -> Any:
-    """Return the element ``name`` if it is a NumPy, SciPy, CuPy, CuPyX or Dask array [cells x
-    genes] cut along the cells only, of a type that the kernels support; `all_floats`: also of
-    float16 and longdouble.
+    """Return the element ``name`` if it is an array [cells x genes], in memory or Dask, cut along
+    the cells only, of a type that kernels support; `all_floats`: also of float16 and longdouble.
     """
     kind = kind_of(x)
+    dense = isinstance(x, np.ndarray) or (kind.gpu and hasattr(x, "__cuda_array_interface__"))
     if kind.lazy:
         blocks.check(x, name)
-    elif not (x.format in {"csr", "csc"} if kind.sparse else _is_dense(x, kind)):
+    elif not (x.format in {"csr", "csc"} if kind.sparse else dense):
         msg = (
             f"{name} is {type(x).__name__}, but a NumPy array, a SciPy CSR or CSC matrix, the same "
             "of CuPy, or a Dask array is needed: open files with scatlas.read_lazy"
@@ -217,10 +215,6 @@ def check_array(x: Any, name: str, *, all_floats: bool = False) -> Any:
     return blocks.sum_repeats(x)
 
 
-def _is_dense(x: Any, kind: ArrayKind) -> bool:
-    return isinstance(x, np.ndarray) or (kind.gpu and hasattr(x, "__cuda_array_interface__"))
-
-
 def as_rows(x: Any) -> Any:
     """``x``, as CSR if it is a sparse matrix in memory."""
     kind = kind_of(x)
@@ -230,8 +224,8 @@ def as_rows(x: Any) -> Any:
 
 
 def copy_if_view(adata: AnnData) -> None:
-    """Copy a view before results are written to it, with anndata's warning. (Assigning to ``X`` of
-    a view writes into the AnnData behind it.)
+    """Copy a view, with anndata's warning, before results are written to it: assigning to its ``X``
+    would write into the AnnData behind it.
     """
     if adata.is_view:
         from anndata import ImplicitModificationWarning
@@ -260,13 +254,12 @@ def has_dask(adata: AnnData) -> bool:
 
 
 def subset(adata: AnnData, index: NDArray[Any], axis: Literal["obs", "var"]) -> None:
-    """Keep the cells (``obs``) or genes (``var``) of a mask or of positions, in place. Positions
-    must be sorted for the cells of a Dask X.
+    """Keep the cells (``obs``) or genes (``var``) of a mask or of positions, in place (sorted for a
+    Dask X).
 
-    Dask elements stay lazy and keep their blocks, each less the other cells or genes, so no chunk
-    on disk is read twice. (anndata indexes them, which may make new blocks across the old ones.)
-    Several threads copy an X in memory. A CSR matrix of a GPU is cut by our kernels: CuPyX indexes
-    no uint8 counts or uint16 genes, and takes minutes for the genes of two thousand million values.
+    Dask elements keep their blocks, less the other cells or genes: anndata's indexing would read
+    chunks on disk twice. Our kernels cut CSR on a GPU: CuPyX indexes no uint8 counts or uint16
+    genes, and takes minutes for the genes of two thousand million values.
     """
     from anndata import AnnData
 
@@ -335,8 +328,8 @@ def subset_copy(adata: AnnData, index: NDArray[Any], axis: Literal["obs", "var"]
 def get_host_representation(
     adata: AnnData, *, use_rep: str | None, n_pcs: int | None
 ) -> NDArray[Any] | sp.csr_matrix:
-    """The matrix for distances between cells, chosen by scanpy's rules, in the host's memory;
-    `use_rep` and `n_pcs` as in :func:`scatlas.pp.neighbors`.
+    """The matrix for distances between cells, in the host's memory, by the rules of
+    :func:`scatlas.pp.neighbors`.
     """
     x = to_contiguous(get_representation(adata, use_rep, n_pcs))
     check_finite_values(x, representation_name(adata, use_rep, n_pcs))

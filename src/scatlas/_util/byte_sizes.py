@@ -1,7 +1,5 @@
-"""Byte sizes as people write them.
-
-Dask's ``parse_bytes`` takes 0.4 s to import, which each job of the workflow would wait for, and
-accepts negative sizes.
+"""Byte sizes as people write them; Dask's ``parse_bytes`` takes 0.4 s to import, for which each job
+of the workflow would wait, and accepts negative sizes.
 """
 
 from __future__ import annotations

@@ -14,8 +14,7 @@ def colours(n: int) -> list[str]:
     """``n`` colours for categories, as hex strings, the same for the same ``n``.
 
     Up to 7 they are those of Okabe and Ito, which all kinds of colour vision tell apart. No set of
-    more is: beyond, neighbours differ in lightness as well as in hue (three levels in turn, hues of
-    a level a golden angle apart, in OKLCH), and figures add numbers or names.
+    more is: beyond, neighbours differ in lightness as well as in hue (OKLCH).
     """
     if n <= len(_OKABE_ITO):
         return list(_OKABE_ITO[:n])

@@ -1,7 +1,5 @@
-"""Imports of packages that an extra brings, and of names of a package on first use (PEP 562).
-
-The imports that a package makes for type checkers and editors are the list of its names.
-lazy_loader reads such a list from a stub: a second file of each package, and one more dependency.
+"""Imports of packages that an extra brings, and of names of a package on first use (PEP 562),
+listed by its imports for type checkers; lazy_loader needs a second file of each package for that.
 """
 
 from __future__ import annotations

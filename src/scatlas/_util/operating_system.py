@@ -58,10 +58,10 @@ def memory_report(root: Path) -> tuple[str, str] | None:
 
 
 def sleeping_since(child: int, before: list[str] | None) -> tuple[bool, list[str] | None]:
-    """Whether a child process sleeps and has used no processor time since the last call.
+    """Whether a child process sleeps and has used no processor time since the last call, and its
+    time so far, the next call's ``before``.
 
-    The second result is the time used so far, the next call's ``before``. Without ``/proc`` the
-    answer is True: the caller then limits the time by the clock.
+    Without ``/proc`` the answer is True: the caller then limits the time by the clock.
     """
     try:
         text = Path(f"/proc/{child}/stat").read_text(encoding="utf-8")
@@ -73,9 +73,7 @@ def sleeping_since(child: int, before: list[str] | None) -> tuple[bool, list[str
 
 
 def link_or_copy(source: Path, target: Path, *, can_link: bool = True) -> str:
-    """Make a second name of a file, or copy it and say why (else ""); ``target`` must not exist.
-    ``can_link=False`` copies at once, as after a file system has refused a link.
-    """
+    """Make a second name of a file, or copy it and say why (else ""); ``target`` must not exist."""
     reason = "links were refused before"
     if can_link and hasattr(os, "link"):
         try:
@@ -95,8 +93,8 @@ def link_or_copy(source: Path, target: Path, *, can_link: bool = True) -> str:
 def begin_to_write(file: int) -> None:
     """Let the disk write an open file while this process continues; elsewhere the system decides.
 
-    By itself Linux waits for 30 seconds, or until a tenth of the memory is full. Then the next
-    ``fsync``, of any file, waits for gigabytes: five seconds at the end of `load` on 16 cores.
+    Linux waits 30 seconds, or for a tenth of the memory: then an ``fsync``, of any file, waits for
+    gigabytes, five seconds at the end of `load` on 16 cores.
     """
     if call := _sync_file_range():
         call(file, ctypes.c_int64(0), ctypes.c_int64(0), _BEGIN_TO_WRITE)

@@ -10,10 +10,8 @@ _LINE = 64
 
 
 def zeros(shape: tuple[int, ...]) -> np.ndarray:
-    """float64 zeros that start at a cache line.
-
-    NumPy's arrays start 16 bytes after one, so half of all groups of four numbers span two lines:
-    kernels that access them in random order are a third slower.
+    """float64 zeros that start at a cache line: NumPy's start 16 bytes after one, which makes
+    kernels that access groups of four numbers in random order a third slower.
     """
     size = math.prod(shape)
     raw = np.zeros(size + _LINE // 8)

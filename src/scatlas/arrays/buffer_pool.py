@@ -1,8 +1,5 @@
-"""Pool of memory for blocks, because fresh memory costs a page fault per 4 kB.
-
-Blocks of a pass have similar sizes. NumPy returns freed arrays of that size to the operating
-system, which clears the pages of the next array: a tenth of the time of a pass. The pool keeps the
-memory of a block for the next block.
+"""Pool of memory for blocks, which have similar sizes within a pass: NumPy returns freed arrays to
+the operating system, which clears the pages of the next, a tenth of the time of a pass.
 """
 
 from __future__ import annotations

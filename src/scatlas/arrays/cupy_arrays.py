@@ -36,10 +36,8 @@ empty = cp.empty
 
 
 def csr(data: Any, indices: Any, indptr: Any, n_genes: int) -> sparse.csr_matrix:
-    """CuPyX CSR matrix that shares these device arrays: no copy, no check.
-
-    CuPyX constructors support only floating-point values and int32 indices, kernels also uint8
-    counts, uint16 indices and int64 offsets.
+    """CuPyX CSR matrix of these device arrays, not copied or checked: the constructors support only
+    floats and int32 indices, kernels also uint8 counts, uint16 indices and int64 offsets.
     """
     matrix = sparse.csr_matrix((int(indptr.size) - 1, n_genes), dtype=np.float32)
     matrix.data, matrix.indices, matrix.indptr = data, indices, indptr
@@ -141,8 +139,8 @@ def own_stream(device: int) -> Iterator[None]:
 
 
 def on_own_stream(work: Callable[..., Result]) -> Callable[..., Result]:
-    """`work` for other threads: on this thread's device, with a separate stream per call. It waits
-    for kernels that this thread started; results are complete when the call returns.
+    """`work` for other threads: on this thread's device, after the kernels that it started, with a
+    separate stream per call, at whose return results are complete.
     """
     device = cp.cuda.Device()
     device.synchronize()

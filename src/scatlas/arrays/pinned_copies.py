@@ -1,8 +1,5 @@
-"""Copies between main memory and GPU through pinned buffers.
-
-Pinned memory is copied several times as fast as other memory, which CUDA first copies to an
-internal pinned buffer. Each copy uses two buffers: while the bus transfers one, the thread fills or
-empties the other.
+"""Copies between main memory and GPU through two pinned buffers: the bus transfers one, several
+times as fast as other memory, while the thread fills or empties the other.
 """
 
 from __future__ import annotations
@@ -75,8 +72,8 @@ def to_host(x: cp.ndarray) -> np.ndarray:
 
 @contextmanager
 def _pieces() -> Iterator[tuple[list[np.ndarray], list[cp.cuda.Event], cp.cuda.Stream]]:
-    """Two buffers that no other thread uses, an event for each, and the current stream. At the end
-    it waits for the stream, so that all copies are complete and the buffers are free.
+    """Two buffers that no other thread uses, an event for each, and the current stream, for which
+    it waits at the end: all copies are complete and the buffers free.
     """
     stream = cp.cuda.get_current_stream()
     with _turns:

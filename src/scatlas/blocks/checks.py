@@ -22,9 +22,8 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 
 def passes(n: int, note: str = "") -> Callable[[F], F]:
-    """Declare how many times a function computes a Dask X; the tests count and compare.
-
-    Errors of a GPU in it become sentences, and ``rng`` is another name of ``random_state``.
+    """Declare how many times a function computes a Dask X, which the tests count; errors of a GPU
+    in it become sentences, and ``rng`` is another name of ``random_state``.
     """
 
     def declare(function: F) -> F:
@@ -46,20 +45,7 @@ def passes(n: int, note: str = "") -> Callable[[F], F]:
 
 
 def check(x: Any, name: str = "X") -> None:
-    """Refuse a Dask array with blocks of unknown size, or with several blocks along the genes.
-
-    Parameters
-    ----------
-    x
-        Array [cells x genes]; anything but a Dask array passes.
-    name
-        Element of the AnnData, for the message.
-
-    Raises
-    ------
-    InputError
-        The message gives the call that repairs the array.
-    """
+    """Refuse a Dask array with blocks of unknown size, or with several blocks along the genes."""
     if not is_dask(x):
         return
     if np.isnan(x.shape).any():
@@ -77,21 +63,8 @@ def check(x: Any, name: str = "X") -> None:
 
 
 def check_type(x: Any, name: str = "X", *, all_floats: bool = False) -> None:
-    """Refuse values of a type that kernels do not support.
-
-    Parameters
-    ----------
-    x
-        Array or sparse matrix, in memory or Dask.
-    name
-        Element of the AnnData, for the message.
-    all_floats
-        The function also supports float16 and longdouble.
-
-    Raises
-    ------
-    InputError
-        The values are not integers, booleans, float32 or float64 in this machine's byte order.
+    """Refuse other values than integers, booleans, float32 and float64 in this machine's byte
+    order; with ``all_floats`` float16 and longdouble pass, too.
     """
     dtype = np.dtype(x.dtype)
     floats = dtype.kind == "f" and (all_floats or dtype.itemsize in (4, 8))
@@ -110,14 +83,13 @@ _unique: WeakValueDictionary[tuple[int, int], Any] = WeakValueDictionary()
 
 
 def sum_repeats(x: Any) -> Any:
-    """`x`, or a copy with the sums, if it is CSR or CSC in memory and stores a value in parts. A
-    Dask array is returned as it is: its blocks are summed in the pass over them.
-
-    Their sum is the value, as SciPy defines it; kernels take each stored number for a value.
+    """`x`, or a copy with the sums if it is CSR or CSC in memory and stores a value in parts, as
+    SciPy defines it: kernels take each stored number for a value.
     """
     kind = kind_of(x)
     if kind.gpu and not kind.lazy:
         _check_device(x.data if kind.sparse else x)
+    # The blocks of a Dask array are summed in the pass over them.
     if kind.lazy or not kind.sparse or getattr(x, "format", None) not in {"csr", "csc"}:
         return x
     if _unique.get((id(x.indices), x.indptr.size)) is not x.indices:

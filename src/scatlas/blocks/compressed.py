@@ -61,8 +61,8 @@ _MIN_DENSE_VALUES = 2**20  # the same for dense rows, of which a copy takes less
 
 
 def select_sorted(x: Any, positions: NDArray[np.integer[Any]], axis: int) -> Any:
-    """``x[positions]`` (axis 0) or ``x[:, positions]`` of a dense, CSR or CSC matrix in memory: the
-    same arrays. Positions ascend without repeats, within the matrix.
+    """``x[positions]`` (axis 0) or ``x[:, positions]`` of a dense, CSR or CSC matrix in memory, for
+    positions that ascend without repeats.
     """
     at = positions.astype(np.int64, copy=False)
     if isinstance(x, np.ndarray):

@@ -20,10 +20,8 @@ if TYPE_CHECKING:
 
 
 def block_reader(x: da.Array) -> Callable[[int], Any]:
-    """Function that computes the i-th row block of ``x``, once, from its part of the graph.
-
-    Dask's ``compute`` of one block culls the whole graph each time, which takes longer than the
-    block if there are thousands.
+    """Function that computes the i-th row block of ``x``, once: Dask's ``compute`` culls the whole
+    graph for each, which takes longer than the block if there are thousands.
     """
     (x,) = optimize(x)
     graph = dict(x.__dask_graph__())
@@ -43,9 +41,8 @@ def block_reader(x: da.Array) -> Callable[[int], Any]:
 class SharedResults:
     """Results within a Dask graph that neighbouring blocks need, each computed once.
 
-    When rows are taken from an AnnData, Dask rechunks the array, and most of the new blocks lie
-    across two blocks on disk, each of which would otherwise be read and decoded twice. Each of
-    ``keys`` is computed once.
+    Dask rechunks rows taken from an AnnData: most new blocks lie across two blocks on disk, each of
+    which would otherwise be read and decoded twice.
     """
 
     # A result is shared, and kept, only if the blocks that need it are fewer than this apart.

@@ -1,9 +1,7 @@
 """Row blocks of a matrix: in memory or lazy, on the CPU or on a GPU.
 
-A *block* is a run of whole cells: a 2-D ``numpy.ndarray`` or a SciPy CSR matrix, on a GPU a
-``cupy.ndarray`` or a CuPyX CSR matrix. The blocks of a Dask array are its chunks. An array in
-memory has blocks of a few million values, whatever the number of threads. Partial results are
-combined in row order over these blocks, so the same input gives the same bits on any machine.
+A *block* is a run of whole cells, dense or CSR: a chunk of a Dask array, or a few million values in
+memory. Partial results are combined in row order: the same bits on any machine.
 """
 
 from __future__ import annotations
@@ -195,8 +193,8 @@ def view(x: Any, rows: slice) -> Any:
 
 
 class HalvesOnFullGpu:
-    """A function of blocks that processes a block in halves if the GPU's memory is too small. The
-    results are combined in row order; no value depends on it.
+    """A function of blocks that processes a block in halves, combined in row order, if the GPU's
+    memory is too small; no value depends on it.
     """
 
     def __init__(self, fn: Callable[..., T], combine: Callable[[list[T]], T]) -> None:
@@ -218,11 +216,10 @@ class HalvesOnFullGpu:
 
 
 class OnRowBlocks:
-    """A function of blocks that converts each block to rows first.
+    """A function of blocks that converts each block to rows first, and sums values in parts unless
+    the matrix was `checked` as a whole.
 
-    Other tools' lazy arrays may have CSC blocks. Each block is checked, not Dask's metadata: a CSC
-    block read as CSR would make kernels index out of bounds. Values in parts are summed, unless the
-    matrix was `checked` as a whole.
+    Dask's metadata may be wrong: a CSC block read as CSR would make kernels index out of bounds.
     """
 
     def __init__(self, fn: Callable[..., Any] | None, *, checked: bool = False) -> None:
@@ -306,10 +303,8 @@ def _with_chunks_of(x: da.Array, vector: Any) -> da.Array:
 
 
 def select_rows(x: Any, index: NDArray[Any]) -> Any:
-    """Rows by a mask or sorted positions, of any number of axes; lazily for Dask.
-
-    A Dask array keeps its blocks, each less the other rows, so no chunk on disk is read twice.
-    (Indexing a Dask array makes new blocks across the old ones.)
+    """Rows by a mask or sorted positions, of any number of axes; lazily for Dask, whose blocks
+    stay, less the other rows, where indexing would read chunks on disk twice.
     """
     return row_blocks(x).select_rows(np.asarray(index))
 

@@ -1,7 +1,5 @@
-"""One pass over the row blocks of a matrix, by threads or by the workers of a Dask cluster.
-
-If a client of a Dask cluster is open, its workers compute the blocks of Dask arrays; otherwise
-threads of this process do.
+"""One pass over the row blocks of a matrix, by threads, or for Dask arrays by the workers of an
+open client's cluster.
 """
 
 from __future__ import annotations
@@ -68,8 +66,13 @@ def stream(
     on_block = OnRowBlocks(work, checked=not source.kind.lazy)
     sources = [source, *map(row_blocks, rows)]
     if source.kind.lazy and (client := _open_client()) is not None:
+        from dask.delayed import delayed
+
         parts = [source.delayed(slices) for source in sources]
-        results = _stream_on_cluster(client, on_block, parts, len(slices))
+        task = delayed(on_block, pure=False)
+        results = _futures_in_order(
+            client, lambda i: client.compute(task(*(part(i) for part in parts))), len(slices)
+        )
         yield from with_progress(results, sizes)
         return
     readers = [source.reader(slices) for source in sources]
@@ -91,11 +94,10 @@ def map_in_order(
     workers: int | None = None,
     pool: ThreadPoolExecutor | None = None,
 ) -> Generator[T]:
-    """Yield ``work(0), ..., work(n - 1)`` in order, computed by threads with BLAS on one thread
-    each. Each thread computes one result at a time, and one more waits for the consumer. ``wait``
-    is called when the consumer has used a result, before it is freed. ``workers`` is the number of
-    threads; None: as many as the budget has blocks for. They may be those of a ``pool`` that the
-    consumer uses, too: twice as many threads as cores would let the consumer wait for a core.
+    """Yield ``work(0), ..., work(n - 1)`` in order, computed by ``workers`` threads with BLAS on
+    one thread each; ``wait`` is called when a result is used, before it is freed.
+
+    Threads of a ``pool`` may be the consumer's, too: twice as many as cores would let it wait.
     """
     if n == 1:
         # A pool takes 0.1 ms, as long as the work on a small matrix.
@@ -124,7 +126,7 @@ def map_in_order(
 
 
 def for_each(work: Callable[[slice], None], parts: Sequence[slice]) -> None:
-    """Call ``work`` with each part of an array in memory; several threads do. An interrupt waits
+    """Call ``work`` with each part of an array in memory, by several threads; an interrupt waits
     for all parts, so that arrays that are overwritten are complete.
     """
     if len(parts) <= 1:  # a pool takes 0.1 ms, as long as the work on a small array
@@ -154,18 +156,9 @@ def _open_client() -> Any:
         return None
 
 
-def _stream_on_cluster(
-    client: Any, fn: Callable[..., T], parts: list[Callable[[int], Any]], n: int
-) -> Generator[T]:
-    from dask.delayed import delayed
-
-    work = delayed(fn, pure=False)
-    return _futures_in_order(client, lambda i: client.compute(work(*(p(i) for p in parts))), n)
-
-
 def stream_groups(x: da.Array, fn: Callable[[list[Any]], T], size: int) -> Iterator[T]:
-    """Yield ``fn(blocks)`` for each run of ``size`` blocks; workers of the open cluster call it.
-    One worker combines a group as this process would without a cluster: to the same bits.
+    """Yield ``fn(blocks)`` for each run of ``size`` blocks, called by one worker of the open
+    cluster: the bits are those without a cluster.
     """
     from dask.delayed import delayed
 
@@ -209,8 +202,8 @@ def with_progress(items: Generator[T], sizes: Sequence[int]) -> Generator[T]:
 def reduce(block_fn: Callable[..., T], combine: Callable[[list[T]], T], x: Any, *rows: Any) -> T:
     """Combine ``block_fn(block, *row_parts)`` of all blocks of ``x``, in one pass.
 
-    ``combine`` takes partial results in row order and may overwrite the first; the order of
-    combining depends on the blocks of ``x`` alone. ``rows`` have one entry per cell.
+    ``combine`` takes partial results in row order, which depends on the blocks of ``x`` alone, and
+    may overwrite the first; ``rows`` have one entry per cell.
     """
     total: T | None = None
     group: T | None = None
@@ -233,8 +226,8 @@ def apply(
 ) -> Any:
     """Matrix of ``fn(block, *row_parts)`` of all blocks; lazy if ``x`` is a Dask array.
 
-    ``fn`` keeps the cells, returns ``n_vars`` columns (None: those of ``x``) of type ``dtype``, and
-    with ``dense`` dense blocks of sparse ones; ``rows`` have one entry per cell.
+    ``fn`` returns ``n_vars`` columns (None: those of ``x``) of type ``dtype``; ``dense`` if sparse
+    blocks become dense; ``rows`` have one entry per cell.
     """
     kind = kind_of(x)
     dense = dense or not kind.sparse
@@ -260,8 +253,8 @@ def apply(
 
 
 def to_memory(x: Any) -> Any:
-    """The matrix in memory: the joined blocks of a Dask array, in one pass. Dense blocks are
-    written to their place as they come, so that no value is held twice.
+    """The matrix in memory: the blocks of a Dask array, in one pass, dense ones written to their
+    place as they come, so that no value is held twice.
     """
     if not is_dask(x):
         return x

@@ -1,8 +1,7 @@
 """Choice of the backend of a job, CPU or GPU.
 
-The choice must not depend on what other jobs run, because results of the two differ in the last
-bits. So a job waits while other jobs of scatlas hold all GPUs. It falls back to the CPU only if no
-GPU is usable, for example because processes of other users fill them.
+It must not depend on what other jobs run, because results of the two differ in the last bits: a job
+waits while others of scatlas hold all GPUs, and takes the CPU only if no GPU is usable.
 """
 
 from __future__ import annotations
@@ -47,8 +46,7 @@ def choose_backend(
 ) -> Literal["cpu", "gpu"]:
     """Backend that :func:`use_backend` would use on this machine now; locks and starts nothing.
 
-    A GPU that another job of scatlas holds counts as usable: :func:`use_backend` would wait for it.
-    If CuPy can use no GPU, ``"gpu"`` is a GpuError; ``"auto"`` logs the reason and is the CPU.
+    ``"auto"`` without a usable GPU logs the reason and is the CPU, where ``"gpu"`` is a GpuError.
     """
     return "gpu" if _find_gpus(backend, query_gpus, 1, check_gpus) else "cpu"
 
@@ -68,15 +66,12 @@ def use_backend(
     on: Mapping[str, Any] | None = None,
     query_gpus: Callable[[], Machine] = gpu_devices.query_gpus,
 ) -> Iterator[Literal["cpu", "gpu"]]:
-    """Context in which work runs on the CPU, or on a GPU of which this job holds a share.
+    """Context in which work runs on the CPU, or on a GPU of which this process holds a share; it
+    waits, and logs, while other jobs of scatlas hold all GPUs.
 
-    It waits while other jobs of scatlas hold all GPUs and logs which. Enter it before anything that
-    starts CUDA, such as the first CuPy array. ``backend`` is as in :func:`choose_backend`.
-    ``share`` of the GPU and of its memory is for this process; other jobs may have the rest. ``on``
-    are the options of :func:`scatlas.cluster`, which computes Dask arrays in this context. Its
-    ``"local-gpu"`` workers have a whole GPU each, and are not started on the CPU. ``memory_mode``
-    and ``memory_limit`` are ``mode`` and ``maximum`` of :func:`scatlas.memory`, for this process
-    alone.
+    Enter it before anything that starts CUDA, such as the first CuPy array. ``on`` are the options
+    of :func:`scatlas.cluster`, whose ``"local-gpu"`` workers have a whole GPU each; ``memory_mode``
+    and ``memory_limit`` those of :func:`scatlas.memory`, for this process alone.
     """
     global _current, _client
     options = dict(on or {"kind": "in-process"})

@@ -125,8 +125,8 @@ def current_mode() -> str:
 
 
 def peak_bytes() -> int:
-    """Peak bytes of GPU memory in arrays of this process since :func:`memory`. In mode
-    ``"default"``: size of CuPy's pool, which never shrinks by itself.
+    """Peak bytes of GPU memory in arrays of this process since :func:`memory`; in mode
+    ``"default"`` the size of CuPy's pool, which never shrinks by itself.
     """
     if _counting:
         return sum(int(mr.allocation_counts.peak_bytes) for mr in _counting.values())

@@ -1,9 +1,7 @@
-"""The GPUs that CUDA shows to this job, found without starting CUDA.
-
-NVML, a library of the driver, provides the facts. CUDA is not used, because a process that has
-started it keeps the GPUs visible at that time, and :func:`scatlas.compute.gpu_locks.lock_gpus` must
-choose before. nvidia-ml-py would replace the 40 lines of ctypes, but only the GPU environments have
-it, and with the CPU environment ``backend: auto`` must name a GPU that it cannot use, too.
+"""The GPUs that CUDA shows to this job, by the driver's NVML: a process that starts CUDA keeps the
+GPUs visible then, and :func:`scatlas.compute.gpu_locks.lock_gpus` must choose before. nvidia-ml-py
+would replace 40 lines of ctypes, but only the GPU environments have it, and ``backend: auto`` names
+a GPU that the CPU environment cannot use, too.
 """
 
 from __future__ import annotations
@@ -61,10 +59,8 @@ class Machine:
 
 
 def query_gpus() -> Machine:
-    """Driver and GPUs that NVML shows.
-
-    Numbers in ``CUDA_VISIBLE_DEVICES`` are those of nvidia-smi. CUDA has the same order with
-    ``CUDA_DEVICE_ORDER=PCI_BUS_ID``, and if all GPUs are of one model.
+    """Driver and GPUs that NVML shows; numbers in ``CUDA_VISIBLE_DEVICES`` are those of nvidia-smi,
+    which are CUDA's with ``CUDA_DEVICE_ORDER=PCI_BUS_ID``, and if all GPUs are of one model.
     """
     driver, count = ctypes.c_int(), ctypes.c_uint()
     try:

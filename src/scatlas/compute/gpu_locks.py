@@ -1,10 +1,9 @@
 """Locks on GPUs: jobs on one machine divide its GPUs, and wait while all are locked.
 
-A GPU has twelve lock files. A job locks as many of them as its share of the GPU, all twelve for a
-whole GPU, so that jobs and runs with different shares never exceed one GPU together. The system
-releases the locks when the process ends for any reason, so a crash leaves nothing to clean up. If
-``CUDA_VISIBLE_DEVICES`` is set, only the GPUs in it are considered. filelock would replace ten
-lines around ``flock``, and no environment has it.
+A GPU has twelve lock files, of which a job locks as many as its share, so that jobs and runs of
+different shares never exceed one GPU together. A crash leaves nothing to clean up: the system
+releases the locks of a process that ends. filelock would replace ten lines around ``flock``, and no
+environment has it.
 """
 
 from __future__ import annotations
@@ -58,15 +57,13 @@ def lock_gpus(
     only: Collection[str] | None = None,
     query_gpus: Callable[[], Machine] = gpu_devices.query_gpus,
 ) -> Iterator[list[Device]]:
-    """Context in which this process holds ``n`` GPUs, the only ones that CUDA shows to it.
+    """Context in which this process holds ``n`` GPUs (None: all free ones, at least one), the only
+    ones that CUDA shows to it: enter it before anything that starts CUDA.
 
-    It sets ``CUDA_VISIBLE_DEVICES``: enter it before anything that starts CUDA. It waits while
-    other jobs of scatlas hold too many GPUs and logs which, but not for GPUs whose memory other
-    programs use: if too few others are left, that is a GpuError. GPUs that no other job uses come
-    first, then those with the most free memory. ``n=None`` takes all free GPUs, at least one, and
-    ``only`` lists UUIDs. Shares of jobs on one GPU add up to at most 1; :func:`scatlas.memory`
-    bounds their memory. Lock files are in ``/tmp/scatlas-<user id>``, or in ``SCATLAS_LOCKS_DIR``:
-    containers that share GPUs must share that folder.
+    It waits, and logs, while other jobs of scatlas hold too many GPUs, but not for memory that
+    other programs use, which is a GpuError. ``only`` lists UUIDs. Lock files are in
+    ``/tmp/scatlas-<user id>`` or ``SCATLAS_LOCKS_DIR``: containers that share GPUs must share that
+    folder.
     """
     if not 0 < share <= 1:
         msg = f"the share of a GPU is {share}: give more than 0 and at most 1"
@@ -146,8 +143,8 @@ def _try_lock(
 ) -> tuple[list[Device], list[str]]:
     """Lock a share of ``n`` GPUs until ``locks`` closes, or none; also returns reasons to wait.
 
-    Used memory of a GPU that no job holds is attributed to other programs: at once, or when
-    ``memory_wait`` no longer expects the driver to free it.
+    Used memory of a GPU that no job holds is other programs', unless ``memory_wait`` expects the
+    driver to free it.
     """
     free: list[Device] = []
     blockers: list[str] = []
@@ -175,6 +172,7 @@ def _try_lock(
             now_free = (
                 [device for device in query_gpus().devices if device.uuid in won] if won else []
             )
+            # GPUs that no other job uses come first, then those with the most free memory.
             now_free.sort(
                 key=lambda d: (len(holders[d.uuid]), -(d.total if d.free is None else d.free))
             )
@@ -204,10 +202,9 @@ def _try_lock(
 
 
 def _lock(uuid: str, n_files: int) -> list[str]:
-    """Lock files of a GPU until :func:`_release`, or none if fewer than ``n_files`` are free.
+    """Lock ``n_files`` files of a GPU, which is then in ``_held``, until :func:`_release`, or none.
 
-    Returns the process of each lock file that another job holds; this process holds the GPU if it
-    is in ``_held`` afterwards. All files are tried, to know how much of the GPU is in use.
+    Returns the process of each file that another job holds, to know how much of the GPU is in use.
     """
     holders: list[str] = []
     free: list[ExitStack] = []

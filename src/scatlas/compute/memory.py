@@ -28,31 +28,27 @@ _COLUMN = 2**20
 
 
 def reuse_memory(*, blocks: bool = True) -> None:
-    """Reuse the memory of freed arrays for new arrays of the size of a block.
+    """Reuse the memory of freed arrays for new arrays of the size of a block, in the whole process.
 
-    By default glibc maps each large array and unmaps it when it is freed. The system then clears
-    every page of the next array, which costs as much as the work on it. All threads share one heap,
-    because one heap per thread would keep more memory than they need. It changes the whole process:
-    call it only in processes of scatlas, such as jobs, and before threads start. Without glibc it
-    only writes a line to the log. Without `blocks`, for work on tables, freed arrays return to the
-    system: columns differ in size and would fragment the heap.
+    By default glibc unmaps each freed large array, and the system clears every page of the next
+    one, which costs as much as the work on it. Call it before threads start, in processes of
+    scatlas only. Without `blocks` freed arrays return to the system: columns would fragment the
+    heap.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
         logger.debug("the C library has no mallopt: it decides what goes back to the system")
         return
+    # One heap per thread would keep more memory than they need.
     mallopt(_M_ARENA_MAX, 1)
     mallopt(_M_MMAP_THRESHOLD, _MAX_REUSED if blocks else _COLUMN)
     mallopt(_M_TRIM_THRESHOLD, _MAX_FREE if blocks else _COLUMN)
 
 
 def available_memory(root: Path = Path("/")) -> int | None:
-    """Bytes that this process can still allocate without swapping or being killed; None: unknown.
-
-    It is the minimum of the kernel's estimate (``MemAvailable``) and the limits of the control
-    groups (version 2) in which a scheduler or container runs the process. ``root`` contains
-    ``proc`` and ``sys``.
+    """Bytes that this process can still allocate without swapping or being killed, None if unknown:
+    the least of ``MemAvailable`` and the limits of its control groups (version 2).
     """
     report = memory_report(root)
     if report is None:
@@ -92,9 +88,8 @@ BYTES_PER_VALUE = 8
 def csr_blocks(
     indptr: np.ndarray, budget: int, largest: int = BLOCK_BYTES
 ) -> list[tuple[int, int]]:
-    """Rows ``(first, last + 1)`` of blocks of a CSR matrix, of at most :func:`block_bytes` each, at
-    8 bytes per value and 8 per row, but of one row at least. They depend on these arguments and
-    never on threads; a matrix without rows has one empty block.
+    """Rows ``(first, last + 1)`` of blocks of a CSR matrix, one row at least, of at most
+    :func:`block_bytes` each; they depend on these arguments and never on threads.
     """
     import numpy as np
 
@@ -153,11 +148,8 @@ _BYTES_PER_GRAM_ENTRY = 8
 
 
 def gram_is_worth_storing(n_cells: float, values_per_cell: float, n_genes: float) -> bool:
-    """Whether a plate stores its own Gram matrix, so that PCA need not sum over its cells again.
-
-    The sum over cells of few values takes less time than to write and read the matrix, and less
-    disk. Without this rule hundreds of small samples would store many times the size of their
-    counts.
+    """Whether a plate stores its Gram matrix, so that PCA need not sum over its cells again: for
+    few values the sum takes less time, and the matrix would be many times the size of the counts.
     """
     triangle_bytes = _BYTES_PER_GRAM_ENTRY * n_genes * (n_genes + 1) / 2
     return triangle_bytes <= max_gram_bytes(n_cells * values_per_cell)

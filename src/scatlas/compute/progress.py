@@ -65,7 +65,7 @@ class _LogLines:
 
 
 def progress_meter(total: int, *, unit: str = "cells") -> _SilentLog | _LogLines:
-    """Counter of one pass: ``update(n)`` for n more cells, or other ``unit``, ``close()`` at the
+    """Counter of one pass: ``update(n)`` for n more cells (or other ``unit``), ``close()`` at the
     end.
     """
     description = _description.get()

@@ -35,8 +35,7 @@ _in_flight = BLOCKS_PER_BUDGET
 
 def n_threads() -> int:
     """Number of threads that process blocks: as set by :func:`use_threads`, else Dask's
-    ``num_workers``, else the available cores; at most one less than the number of blocks in the
-    budget, as one waits.
+    ``num_workers``, else the cores; fewer than the blocks in the budget, as one waits.
     """
     return max(1, min(n_cores(), _in_flight - 1))
 
@@ -50,8 +49,8 @@ def n_cores() -> int:
 def use_threads(
     n: int, *, block_budget: int | None = None, largest_block: int = BLOCK_BYTES
 ) -> Iterator[None]:
-    """Context in which ``n`` threads process blocks, in the whole process; sizes are in bytes. All
-    blocks in flight take at most ``block_budget``; None leaves it unchanged.
+    """Context in which ``n`` threads process blocks, in the whole process, all in flight within
+    ``block_budget`` bytes (None: unchanged).
     """
     global _requested, _in_flight
     before = _requested, _in_flight
@@ -74,17 +73,15 @@ def _dask_num_workers() -> int | None:
 
 
 def blas_on_one_thread() -> AbstractContextManager[Any]:
-    """Context in which BLAS and LAPACK use one thread.
-
-    BLAS splits sums by the number of threads, so the last bits of a product or an eigenvector would
-    depend on the machine. Blocks run in parallel instead.
+    """Context in which BLAS and LAPACK use one thread: they split sums by the number of threads, so
+    the last bits would depend on the machine.
     """
     return _controller(len(sys.modules)).limit(limits=1, user_api="blas")
 
 
 def openmp_on_one_thread() -> AbstractContextManager[Any]:
-    """Context in which OpenMP code that this thread calls uses one thread; other threads' do not.
-    It holds from the call on: a thread that ends soon need not leave it.
+    """Context, from the call on, in which OpenMP code that this thread calls uses one thread; a
+    thread that ends soon need not leave it.
     """
     return _controller(len(sys.modules)).limit(limits=1, user_api="openmp")
 
@@ -107,9 +104,8 @@ Rows: TypeAlias = tuple[int, int]  # the first cell and the one after the last
 
 @contextmanager
 def over_cells(n_cells: int) -> Iterator[Callable[[Callable[[Rows], None]], None]]:
-    """Context with a function that calls a task for each block of cells, and waits for all.
-
-    Blocks depend on the number of threads: what a task writes to its cells must not depend on them.
+    """Context with a function that calls a task for each block of cells, and waits for all; blocks
+    depend on the number of threads, and results must not.
     """
     n = n_cores()
     n_blocks = max(1, min(_BLOCKS_PER_THREAD * n, n_cells // _CELLS_PER_BLOCK))

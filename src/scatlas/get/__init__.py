@@ -1,7 +1,5 @@
-"""Groups of cells aggregated, single genes, and matrices moved between CPU and GPU.
-
-``sa.get`` has scanpy's names, and rapids-singlecell's for the moves. All other functions compute
-where a matrix is, on the CPU or GPU.
+"""Groups of cells aggregated, single genes, and matrices moved between CPU and GPU: scanpy's names,
+and rapids-singlecell's for the moves.
 """
 
 from __future__ import annotations

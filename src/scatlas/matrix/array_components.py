@@ -1,9 +1,7 @@
 """Principal components of an array, in the way that costs least for its shape.
 
-The Gram matrix of the genes takes one pass over the cells, which may be on disk, and memory for the
-square of the genes. For arrays in memory there are two other ways: with fewer cells than genes the
-Gram matrix of the cells, and, with many genes, iterations on products of the cells with a few
-vectors.
+The Gram matrix of the genes takes one pass and memory for their square. In memory fewer cells than
+genes have a Gram matrix of the cells, and many genes iterations on products with a few vectors.
 """
 
 from __future__ import annotations

@@ -177,11 +177,9 @@ def from_eigenpairs(
     total: float,
     noise: float,
 ) -> Components:
-    """Components of eigenpairs, with signs, variances and shares.
+    """Components of the eigenpairs of the covariance, or of the mean products of uncentred genes.
 
-    ``values`` and ``PCs`` are those of the covariance, or without centring of the mean products of
-    genes; ``total`` is the variance of all genes together, and variances up to ``noise`` are
-    rounding errors.
+    ``total`` is the variance of all genes; variances up to ``noise`` are rounding errors.
     """
     largest = np.abs(PCs).argmax(axis=0)
     PCs = PCs * np.where(PCs[largest, np.arange(PCs.shape[1])] < 0, -1.0, 1.0)

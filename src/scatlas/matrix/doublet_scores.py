@@ -45,22 +45,19 @@ def score_cells(
 ) -> ScoredCells:
     """Simulate doublets, and score cells and doublets by their number of simulated neighbours.
 
-    ``cells`` ``[n, components]`` are linear in the share of each gene in a cell's counts. A
-    doublet, whose counts are the sum of those of two cells, therefore lies at their mean weighted
-    by their ``totals`` in these genes, and no counts need to be added.
-
-    More than ``max_cells`` cells are divided at random into parts of equal size, each with its own
-    neighbours and doublets: each part is a sample of all cells, and memory does not grow.
+    ``cells`` ``[n, components]`` are linear in the share of each gene in a cell's counts.
     """
     n = len(cells)
     obs = np.full(n, np.nan)
     if n < MIN_CELLS:
         return ScoredCells(obs, np.empty(0), np.empty((0, 2), np.int64), 0)
     sims, parents, first_k = [], [], 0
+    # Each part is a sample of all cells, with its own doublets: memory does not grow.
     for number, part in enumerate(_split_cells(n, max_cells, random_state)):
         k = n_neighbors or round(0.5 * np.sqrt(part.size))
         first_k = first_k or k
         pairs = _draw_pairs(part.size, int(part.size * sim_doublet_ratio), random_state + number)
+        # A doublet lies at the mean of its parents by totals: coordinates are linear in shares.
         doublets = _doublet_coordinates(cells[part], totals[part], pairs)
         scores = _neighbor_scores(cells[part], doublets, k, expected_doublet_rate)
         obs[part] = scores[: part.size]
@@ -121,11 +118,8 @@ def _neighbor_scores(
 
 
 def find_threshold(scores: NDArray[np.float64]) -> float | None:
-    """Score between the two modes of simulated doublets: those like their parents, and others.
-
-    The lowest bin between the maxima of the histogram, which running means of three smooth until
-    two maxima remain (Prewitt, Mendelsohn 1966; Glasbey 1993): scikit-image's
-    ``threshold_minimum``. None if the histogram does not have two modes.
+    """Score between the two modes of simulated doublets, None without two modes: scikit-image's
+    ``threshold_minimum`` (Prewitt, Mendelsohn 1966; Glasbey 1993).
     """
     from scipy.ndimage import uniform_filter1d
 

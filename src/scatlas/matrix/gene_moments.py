@@ -42,9 +42,8 @@ def gene_moments(
     expm1: bool = False,
     log_base: float | None = None,
 ) -> Moments:
-    """Moments per gene of each group that has cells, in one pass, whatever the blocks of ``x``.
-
-    Cells with a negative code have no group; the options are those of ``moments_cpu.moments``.
+    """Moments per gene of each group that has cells (code >= 0), in one pass, with the options of
+    ``moments_cpu.moments``.
     """
     from scatlas.kernels.moments import moments_cpu
     from scatlas.matrix.sums_by_gene import exact_moments
@@ -77,9 +76,8 @@ def gene_moments(
 def _moments_by_group(
     block_moments: Callable[[Any], Moments], x: Any, codes: NDArray[np.integer]
 ) -> Moments:
-    """Moments of each group in memory, one group after the other.
-
-    Blocks with cells of all groups would have partial results as large as the whole.
+    """Moments of each group, one after the other: blocks of all groups would have partial results
+    as large as the whole.
     """
     from scatlas.kernels.moments import moments_cpu
 
@@ -120,10 +118,9 @@ def normalized_moments(
     *,
     log: bool,
 ) -> Moments:
-    """Moments per gene of normalised counts, or of ``log1p`` of these, in one pass over the counts.
+    """:func:`gene_moments` of normalised counts, to the same bits, in one pass over the counts.
 
-    ``scales`` has 1 / size factor of each cell; NaN leaves the cell out. The bits are those of
-    :func:`gene_moments` after :func:`scatlas.pp.normalize_total` and :func:`scatlas.pp.log1p`.
+    ``scales`` has 1 / size factor of each cell; NaN leaves the cell out.
     """
     from scatlas.kernels.moments import moments_cpu
 

@@ -1,7 +1,6 @@
-"""PCA of scaled genes out of core, without scaled values in memory or on disk.
-
-Scaling turns every zero of a gene into the same number z. The scaled matrix is S + 1 z^T with the
-sparse matrix S of scaled values minus z, so its sums and products follow from those of S.
+"""PCA of scaled genes out of core, without scaled values: scaling turns each zero of a gene into
+one number z, so the matrix is S + 1 z^T with the sparse S of scaled values minus z, from whose sums
+and products its own follow.
 """
 
 from __future__ import annotations

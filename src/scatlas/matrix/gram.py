@@ -257,10 +257,10 @@ def panel_rows(n_genes: int, *, gpu: bool = False) -> int:
 
 
 def gram_stats(x: Any, *, shift: NDArray[np.float64] | None = None) -> GramStats:
-    """Gram statistics of an array ``[n_cells, n_genes]``, in memory or Dask, in one pass.
+    """Gram statistics of an array ``[n_cells, n_genes]``, in memory or Dask, in one pass; with
+    `shift` those of :func:`subtract`.
 
-    On a Dask cluster each worker sums groups of panels: the same bits, and no block is sent to
-    this process. With `shift` they are those of :func:`subtract`.
+    On a Dask cluster workers sum groups of panels: the same bits, and no block is sent here.
     """
     n_genes = x.shape[1]
     check_size(n_genes)
@@ -282,14 +282,14 @@ def means_to_subtract(
 ) -> NDArray[np.float64] | None:
     """Means to take off the genes before their products are summed; None if float64 holds those.
 
-    `mean` and `squares` are float64 ``[n_genes]``, means of the values and of their squares. Of
-    sparse genes only those that are zero in no cell lose their mean: one zero makes the variance at
-    least the mean square divided by `n_cells` (Cauchy-Schwarz), which bounds the rounding.
+    `mean` and `squares` are float64 ``[n_genes]``: means of the values and of their squares.
     """
     with np.errstate(all="ignore"):
         variance = np.maximum(squares - mean**2, 0.0)
         if not np.finfo(np.float64).eps * squares.sum() > _ROUNDING * variance.sum():
             return None
+        # A zero makes the variance at least the mean square / n_cells (Cauchy-Schwarz), which
+        # bounds the rounding: of sparse genes only those that are zero in no cell lose their mean.
         shift = np.where(variance * 2 * n_cells < squares, mean, 0.0) if sparse else mean
     return shift if shift.any() else None
 
@@ -306,10 +306,10 @@ def subtract(shift: NDArray[np.float64], block: blocks.Block) -> blocks.Block:
 
 
 def gram_stats_of_plates(x: Any, stored: Sequence[StoredStats]) -> GramStats:
-    """Gram statistics of all plates of a matrix, of which those without ``stored`` ones are read.
+    """Gram statistics of all plates, in the order of the cells of ``x``, of which those without
+    ``stored`` ones are read.
 
-    The cells of ``x`` are those of the plates in their order. Sums of stored statistics differ in
-    the last bits from a pass over all cells, because panels of rows begin with each plate.
+    Panels of rows begin with each plate, so the last bits differ from a pass over all cells.
     """
     n_genes = x.shape[1]
     check_size(n_genes)

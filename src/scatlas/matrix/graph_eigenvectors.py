@@ -38,18 +38,12 @@ def eigenvectors(
     tolerance: float,
     to_device: Callable[[Array], Array] = np.asarray,
 ) -> Floats:
-    """Eigenvectors of the `n` largest eigenvalues of ``D^-1/2 A D^-1/2``, the largest first.
+    """Orthonormal eigenvectors of the `n` largest eigenvalues of ``D^-1/2 A D^-1/2``, the largest
+    first (Zhou, Saad, Tiago, Chelikowsky 2006, J. Comput. Phys. 219, algorithm 4.1).
 
-    Zhou, Saad, Tiago, Chelikowsky (2006), J. Comput. Phys. 219, algorithm 4.1: a polynomial of the
-    graph damps all but the largest eigenvalues of some vectors, which are made orthonormal and
-    rotated to eigenvectors of the graph on their span, until they are eigenvectors of the graph:
-    until no ``D^-1/2 A D^-1/2 v - eigenvalue * v`` has a norm above `tolerance`. Where the
-    iterations end before, which is logged, the vectors still vary little between neighbours.
-
-    ``A`` is the symmetric ``graph``, which is connected; ``D`` has the sums of its rows; `n` is at
-    most a tenth of the cells. The columns are orthonormal with a positive largest value. The bits
-    depend on the graph alone if the caller limits BLAS to one thread; a GPU (``to_device``) agrees
-    to rounding.
+    ``graph`` A is symmetric and connected, D has the sums of its rows, `n` is at most a tenth of
+    the cells. The bits depend on A alone if BLAS has one thread; a GPU (``to_device``) agrees to
+    rounding.
     """
     n_cells = graph.shape[0]
     degrees = to_device(np.asarray(graph.sum(axis=1, dtype=np.float64)).ravel())
@@ -75,6 +69,8 @@ def eigenvectors(
             return out
 
         cut = _FIRST_CUT
+        # A polynomial of the graph damps all but the largest eigenvalues of the vectors, which are
+        # made orthonormal and rotated to eigenvectors of the graph on their span.
         for _ in range(_MAX_FILTERS):
             basis, _ = np.linalg.qr(_filtered(vectors / root, cut, step) * root)
             scaled = _blocks(basis / root)
@@ -87,6 +83,7 @@ def eigenvectors(
             if residuals.max() <= tolerance:
                 break
         else:
+            # The vectors still vary little between neighbours.
             logger.info(
                 "eigenvectors of the graph: residual %.1e after %d products, above %.1e",
                 *(float(residuals.max()), _MAX_FILTERS * _DEGREE, tolerance),

@@ -28,10 +28,7 @@ _BYTES_OF_ONE_THREAD = 2**22
 def medians_by_row_group(
     x: Any, codes: NDArray[np.int64], sizes: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Median per group of rows and column, float64 ``[n_groups, n_columns]``, on the host.
-
-    ``codes`` has the group of each row, -1 for none, and ``sizes`` the rows per group.
-    """
+    """Median per group of rows (code -1: none), float64 ``[n_groups, n_columns]``, on the host."""
     out = np.full((sizes.size, x.shape[1]), np.nan)
     available = available_memory()
     max_bytes = _NO_BOUND if available is None else int(_MEMORY_SHARE * available)

@@ -44,11 +44,10 @@ def aggregate_rows(
     funcs: tuple[str, ...],
     dof: int,
 ) -> dict[str, Any]:
-    """Aggregate the rows of a matrix by group: an array ``[n_groups, n_genes]`` for each function.
+    """Aggregate the rows by group (code -1: none): for each function an array ``[n_groups,
+    n_genes]``.
 
-    ``codes`` has the group of each row, -1 for none, and ``sizes`` the rows per group; ``funcs``
-    and ``dof`` are those of :func:`scatlas.get.aggregate`. ``x`` is in memory or Dask, on the CPU
-    or a GPU.
+    ``sizes`` has the rows per group; ``funcs``, ``dof`` are those of :func:`scatlas.get.aggregate`.
     """
     shape, dtype, wanted = (sizes.size, x.shape[1]), np.dtype(x.dtype), _required_sums(funcs)
     if not kind_of(x).gpu or "median" in funcs:
@@ -70,9 +69,8 @@ def aggregate_columns(
     funcs: tuple[str, ...],
     dof: int,
 ) -> dict[str, NDArray[Any]]:
-    """Aggregate the columns of a matrix by group on the host: ``[n_cells, n_groups]`` per function.
-
-    Arguments are those of :func:`aggregate_rows`, with the group of each column in ``codes``.
+    """:func:`aggregate_rows` for groups of columns: on the host ``[n_cells, n_groups]`` per
+    function.
     """
     shape, dtype, wanted = (x.shape[0], sizes.size), np.dtype(x.dtype), _required_sums(funcs)
     check_result_size(shape, len(funcs), " and ".join(funcs))
@@ -115,10 +113,9 @@ def check_result_size(shape: tuple[int, int], n_arrays: int, description: str) -
 def sum_groups(
     x: Any, codes: NDArray[np.int64], n_groups: int, wanted: SumKinds, *, max_rows: int
 ) -> Sums:
-    """Sums per group, on the host or GPU as `x`, in one pass.
+    """Sums per group of rows (code -1: none), on the host or GPU as `x`, in one pass.
 
-    `codes` has the group of each row, -1 for none. `max_rows` is the largest number of rows that
-    will be added: integers whose sums could overflow are refused.
+    `max_rows` is the most rows that will be added: integers whose sums could overflow are refused.
     """
     kernels, kind = kernels_for("moments.group_sums", x), kind_of(x)
     gpu = kind.gpu
@@ -188,9 +185,8 @@ def _add_in_threads(
 def _layers_from_sums(
     total: Sums, n: NDArray[np.int64], funcs: tuple[str, ...], dof: int
 ) -> dict[str, Any]:
-    """Layers of the result, most of them in the arrays of `total`, which is overwritten.
-
-    `n` is the number of values per sum, ``[rows, 1]`` or ``[1, columns]``.
+    """Layers of the result, most of them in the arrays of `total`; `n`, ``[rows, 1]`` or ``[1,
+    columns]``, is the number of values per sum.
     """
     kind = kind_of(total.sums)
     layers: dict[str, Any] = {}

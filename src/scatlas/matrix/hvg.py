@@ -1,7 +1,5 @@
-"""Highly variable genes from counts, without an AnnData.
-
-Flavours that rank counts, seurat_v3 and pearson_residuals, take two passes over them, whatever the
-number of batches: moments of all genes in all batches, and what the flavour needs beyond them.
+"""Highly variable genes from counts, without an AnnData: flavours that rank counts take two passes,
+whatever the number of batches.
 """
 
 from __future__ import annotations
@@ -155,9 +153,8 @@ def count_table(
 ) -> pd.DataFrame:
     """Table of :func:`highly_variable_genes` for the flavours that rank counts.
 
-    ``codes`` has the batch of each cell, None for one batch; cells without batch, ``len(batches)``,
-    affect the columns ``means`` and ``variances`` only. ``cell_mask`` says which cells to include,
-    and ``genes`` is as in :func:`scatlas.matrix.hvg_dispersion.ranked_genes`.
+    ``codes`` has each cell's batch; ``len(batches)`` is none, and affects ``means`` and
+    ``variances``. ``genes`` is as in :func:`scatlas.matrix.hvg_dispersion.ranked_genes`.
     """
     pearson = flavor == hvg_pearson.FLAVOR
     if pearson:
@@ -252,10 +249,7 @@ def _pool_groups(moments: Moments) -> Moments:
 def _median_rank(
     norm: NDArray[np.float64], ranked: NDArray[np.bool_], n_top_genes: int
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Median rank of each gene over the batches that select it, and the number of these batches.
-
-    ``norm`` is ``[n_batches, n_genes]``, NaN for genes that are not ``ranked``.
-    """
+    """Median rank of each gene over the batches that select it, and the number of these batches."""
     order = np.argsort(-norm, axis=1, kind="stable")
     rank = np.empty(norm.shape, dtype=np.float32)
     np.put_along_axis(rank, order, np.arange(norm.shape[1], dtype=np.float32)[None], axis=1)

@@ -63,12 +63,10 @@ def dispersion_table(
     ranked: NDArray[np.bool_] | None = None,
     index: pd.Index | None = None,
 ) -> pd.DataFrame:
-    """Normalised dispersions and highly variable genes, from moments.
+    """Normalised dispersions and highly variable genes, from moments (``var`` with n - 1) of
+    normalised counts (seurat) or of their logarithms (cell_ranger).
 
-    ``mean`` and ``var`` (n - 1) are of normalised counts for flavour seurat, of their logarithms
-    for cell_ranger. Genes outside ``ranked`` get a mean and a dispersion, no bin, NaN as normalised
-    dispersion, and are not highly variable. For flavour seurat the columns ``means`` and
-    ``dispersions`` are ``log1p`` of the mean and the logarithm of the dispersion.
+    Genes outside ``ranked`` get no bin, NaN as normalised dispersion, and are not highly variable.
     """
     import pandas as pd
 
@@ -142,10 +140,8 @@ def moments_table(
     min_cells: int | None = None,
     genes: NDArray[np.bool_] | None = None,
 ) -> pd.DataFrame:
-    """Table of :func:`highly_variable_genes` from the moments of one pass.
-
-    The moments have one group, or one per name in ``batches`` and one of cells without batch;
-    ``genes`` is as in :func:`ranked_genes`.
+    """Table of :func:`highly_variable_genes` from the moments of one group, or of one per name in
+    ``batches`` and then of cells without batch; ``genes`` is as in :func:`ranked_genes`.
     """
     n_bins = whole_number(n_bins, "n_bins", least=1)
     ranked = ranked_genes(moments.expressed.sum(axis=0), min_cells, genes)
@@ -201,9 +197,8 @@ def _batch_dispersions(
 
 
 def _mean_over_batches(columns: Iterable[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Mean of the values that are not NaN, by compensated sums in the order of the batches.
-
-    The operations are those of pandas' ``groupby(...).mean()``, as in scanpy.
+    """Mean of the values that are not NaN, by compensated sums in the order of the batches: the
+    operations of pandas' ``groupby(...).mean()``, as in scanpy.
     """
     total: Any = 0.0
     error: Any = 0.0

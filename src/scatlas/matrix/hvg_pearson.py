@@ -1,7 +1,5 @@
-"""Genes ranked by the variance of their Pearson residuals: the flavour pearson_residuals.
-
-A second pass takes the residuals of nonzero counts. Those of zeros follow from the totals of cells
-and genes, which have far fewer different values than there are cells.
+"""Genes ranked by the variance of their Pearson residuals: the flavour pearson_residuals. Residuals
+of zeros follow from the totals of cells and genes, which have few different values.
 """
 
 from __future__ import annotations

@@ -34,11 +34,11 @@ def target_of(totals: NDArray[np.int64], factors: NDArray[np.float64]) -> float:
 def share_moments(
     x: Any, rows: NDArray[np.int64], totals: NDArray[np.int64], target_sum: float
 ) -> ShareMoments:
-    """Moments per gene of counts as shares of their cell's total, in one pass over ``x``.
+    """Moments per gene of counts as shares of their cell's total, in one pass, with the bits that
+    ``load_plate`` writes.
 
     ``totals`` are those of the cells ``rows``. ``target_sum`` divides the counts of cells with the
-    total 0, so that these stay as they are after :func:`hvg_of_share_moments` has applied it. The
-    bits are those that ``load_plate`` writes.
+    total 0, so that these stay as they are after :func:`hvg_of_share_moments` has applied it.
     """
     of_all, keep = np.zeros(x.shape[0], np.int64), np.zeros(x.shape[0], bool)
     of_all[rows], keep[rows] = totals, True

@@ -1,7 +1,5 @@
-"""Genes ranked by their variance relative to that expected from their mean: flavours seurat_v3.
-
-A second pass over the counts takes the moments of those above a bound per gene, which comes from a
-fit on the moments of all counts.
+"""Genes ranked by their variance relative to that expected from their mean, flavours seurat_v3: a
+second pass takes the moments of counts above a bound per gene, fitted to all moments.
 """
 
 from __future__ import annotations

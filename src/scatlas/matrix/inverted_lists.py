@@ -1,9 +1,8 @@
-"""Nearest cells by inverted lists: an index that is searched for its own cells and for new ones.
+"""Nearest cells by inverted lists (IVF: Sivic, Zisserman 2003; Jegou, Douze, Schmid 2011).
 
-Seeded k-means divides the cells into lists. The cells of a list share as candidates the cells of
-the lists nearest to it (Sivic, Zisserman 2003; Jegou, Douze, Schmid 2011: IVF), and the nearest of
-these are found exactly. How many lists are needed is measured on a sample of the cells whose exact
-neighbours are computed. No step depends on the order of tasks, so no bit depends on threads.
+Seeded k-means divides the cells into lists, which share the cells of the nearest lists as
+candidates; the nearest of these are found exactly. A sample of the cells measures how many lists
+are needed. No step depends on the order of tasks, so no bit depends on threads.
 """
 
 from __future__ import annotations
@@ -74,9 +73,8 @@ class InvertedLists(NamedTuple):
         return np.concatenate([self.members(j) for j in near[:n_lists]])
 
     def neighbors(self, n_neighbors: int) -> tuple[NDArray[Any], NDArray[np.float64]]:
-        """Numbers and exact distances of each cell's nearest cells, ``[n_cells, n_neighbors]``.
-
-        The cell itself comes first, the others by distance, those at equal distance by number.
+        """Numbers and exact distances of each cell's nearest cells, ``[n_cells, n_neighbors]``:
+        itself, then by distance, then by number.
         """
         found = self._empty_result(self.order.size, n_neighbors)
         lists = [self.members(j) for j in range(self.n_lists)]
@@ -85,9 +83,8 @@ class InvertedLists(NamedTuple):
         return found
 
     def search(self, x: NDArray[Any], n_neighbors: int) -> tuple[NDArray[Any], NDArray[np.float64]]:
-        """Nearest indexed cells of new cells ``[n_queries, n_dims]``, the nearest first.
-
-        The result of a cell does not depend on the others: a large matrix can be searched in parts.
+        """Nearest indexed cells of new cells ``[n_queries, n_dims]``, the nearest first; no result
+        depends on other new cells.
         """
         queries = self.cells._replace(x=x)
         found = self._empty_result(x.shape[0], n_neighbors)
@@ -142,10 +139,9 @@ def build(
 ) -> InvertedLists | GpuInvertedLists:
     """Divide cells into lists, and choose how many of these a search reads.
 
-    ``x`` is float32 or float64, finite, in memory or on disk; it is not copied, and its rows are
-    read in any order. For a CuPy array the index is on the GPU, where a copy is made, with the same
-    lists and neighbours. ``recall`` is the least share of the true neighbours to find, measured for
-    ``n_neighbors`` per cell, counting the cell itself.
+    ``x`` is finite, in memory or on disk; for a CuPy array the index is on the GPU, with the same
+    bits. ``recall`` is the least share of the true ``n_neighbors``, the cell itself among them, to
+    find.
     """
     if is_gpu(x):
         from scatlas.matrix import inverted_lists_gpu
@@ -204,8 +200,7 @@ def _assign(cells: CellMatrix, rows: Ints, centres: CellMatrix) -> NDArray[np.in
 def _ranks_of_neighbors(index: InvertedLists, rows: Ints, n_neighbors: int) -> Ints:
     """Rank of the list of each true neighbour, by distance from the list of the cell.
 
-    Of cells at the distance of the last neighbour, which are neighbours just as well, those of the
-    cell's own list come first.
+    Of cells as far as the last neighbour, just as good, those of the cell's own list come first.
     """
     numbers, scores = _exact(index.cells, rows, n_neighbors)
     list_of = np.empty(index.order.size, np.int32)

@@ -1,7 +1,5 @@
-"""Inverted lists on a GPU: the lists, candidates and neighbours of ``inverted_lists``.
-
-The draws, sums, distances and orders of equal distances are those of the CPU, so that the result
-has its bits. The cells are copied in the order of the lists: candidates are read in rows.
+"""The lists, candidates and neighbours of ``inverted_lists`` on a GPU, to the same bits: draws,
+sums, distances and orders of equal distances are the CPU's.
 """
 
 from __future__ import annotations
@@ -86,9 +84,8 @@ class GpuInvertedLists(NamedTuple):
         return out
 
     def _candidate_lists(self, n_neighbors: int) -> tuple[GpuArray, Ints]:
-        """Nearest lists of each list, int32 ``[n_lists, n]``, and how many of these are read.
-
-        These are :attr:`n_probes`, or more to have ``n_neighbors`` cells.
+        """Nearest lists of each list, int32 ``[n_lists, n]``, and how many are read:
+        :attr:`n_probes`, or more to have ``n_neighbors`` cells.
         """
         sizes = np.diff(self.bounds)
         width = min(self.n_probes, self.n_lists)

@@ -35,8 +35,7 @@ def exact(
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Numbers and distances of exact neighbours, the cell itself first, ``[n_cells, n_neighbors]``.
 
-    The search is by brute force. Blocks depend only on the number of cells, and one thread searches
-    each block, so the result (ties included) does not depend on the number of threads.
+    One thread searches each block, and blocks do not depend on threads: nor do ties.
     """
     with from_extra():
         from sklearn.neighbors import NearestNeighbors
@@ -74,14 +73,13 @@ def exact(
 def _move_self_first(
     indices: NDArray[np.int64], distances: NDArray[np.float64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Move each cell to the front of its neighbours, at distance zero.
-
-    The search returns identical cells in any order. A cell that is missing, because identical cells
-    fill the list, replaces the last of them.
+    """Move each cell to the front of its neighbours, among which the search returns equal cells in
+    any order, at distance zero.
     """
     cells = np.arange(indices.shape[0])
     for i in np.flatnonzero(indices[:, 0] != cells):
         position = np.flatnonzero(indices[i] == i)
+        # Identical cells may fill the list: then the cell replaces the last of them.
         last = position[0] if position.size else indices.shape[1] - 1
         indices[i, 1 : last + 1] = indices[i, :last].copy()
         distances[i, 1 : last + 1] = distances[i, :last].copy()

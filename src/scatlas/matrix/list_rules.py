@@ -43,10 +43,8 @@ def cut_long_lists(bounds: Ints, longest: int) -> tuple[Ints, Ints]:
 
 
 def choose_probes(ranks: Ints, n_lists: int, goal: float) -> tuple[int, float]:
-    """Return the least number of lists whose cells hold the neighbours to the goal, and the recall.
-
-    The nearest candidates are found exactly, so a neighbour is found if its list is read: the ranks
-    of the lists of the true neighbours give the recall of any number of lists.
+    """Least number of lists whose cells hold the neighbours to the goal, and the recall: the
+    nearest candidates are found exactly, so a neighbour is found if its list is read.
     """
     for n_probes in range(1, n_lists + 1):
         found = (ranks < n_probes).mean(axis=1)

@@ -73,9 +73,7 @@ class SparseCounts(NamedTuple):
 def count_levels(
     parts: Iterable[tuple[NDArray[np.int64], NDArray[np.int64]]], n_levels: int, n_pixels: int
 ) -> SparseCounts:
-    """Cells by level and pixel, of parts that have the pixel and the level of each cell; those of
-    level -1 have none.
-    """
+    """Cells by level (-1: none) and pixel, of parts that have each cell's pixel and level."""
     counts = np.zeros(n_levels * n_pixels, np.uint32)  # at most _MAX_COUNTS
     for pixel, codes in parts:
         is_known = codes >= 0
@@ -85,10 +83,7 @@ def count_levels(
 
 
 def add_by_pixel(sums: NDArray[np.int64], x: sparse.csr_matrix, pixel: NDArray[np.int64]) -> None:
-    """Add the values of cells to the sums of their pixels, exact, in multiples of ``FIXED_POINT``.
-
-    ``x`` is ``[n, n_columns]``, ``sums`` ``[n_pixels, n_columns]``.
-    """
+    """Add values ``[n, n_columns]`` to the sums of their pixels in multiples of ``FIXED_POINT``."""
     whole = np.rint(x.data.astype(np.float64) / FIXED_POINT).astype(np.int64)
     row = np.repeat(pixel, np.diff(x.indptr))
     np.add.at(sums.reshape(-1), row * sums.shape[1] + x.indices, whole)

@@ -53,10 +53,8 @@ class Markers(NamedTuple):
 
 
 def sum_plate(x: Any, labels: pd.DataFrame, genes: pd.Index) -> GroupSums:
-    """Sums of a plate's log-normalised values by group, in one pass for each column of labels.
-
-    Groups are those that have cells, in the order of their categories; a cell without a value has
-    none. The bits depend neither on the blocks of `x` nor on the number of threads.
+    """Sums of a plate's log-normalised values by group that has cells, in the order of the
+    categories and one pass for each column of labels; no bit depends on blocks or threads.
     """
     parts: list[Sums] = []
     tables: list[pd.DataFrame] = []
@@ -73,11 +71,8 @@ def sum_plate(x: Any, labels: pd.DataFrame, genes: pd.Index) -> GroupSums:
 
 
 def merge_plates(paths: Mapping[str, Path], genes: GeneRule = "same") -> GroupSums:
-    """Sums of the groups over all plates, with one plate in memory at a time.
-
-    `paths` has ``group_sums.h5ad`` of each plate. `genes` refuses plates with other genes ("same"),
-    or takes those of all plates in the order of the first ("intersect"), or those of any ("union"),
-    with zeros on the plates that lack a gene. Groups of a column are in natural order.
+    """Sums of the groups, in natural order, over ``group_sums.h5ad`` of all plates, with one plate
+    in memory at a time; a gene that a plate lacks counts zero there.
     """
     found = {plate: read_groups(path) for plate, path in paths.items()}
     shared = _genes_of_plates({plate: names for plate, (_, names) in found.items()}, genes)
@@ -104,11 +99,8 @@ def merge_plates(paths: Mapping[str, Path], genes: GeneRule = "same") -> GroupSu
 
 
 def rank_markers(found: GroupSums, n_genes: int) -> Markers:
-    """Rank the genes of each group by Welch's t-test against all other cells with a label.
-
-    Scores, p-values and fold changes are those of :func:`scatlas.tl.rank_genes_groups` on these
-    cells. Groups of one cell have no markers and count only as part of the rest; a column with one
-    group has none at all.
+    """Rank the genes of each group of two cells or more by Welch's t-test against all other cells
+    with a label; the numbers are those of :func:`scatlas.tl.rank_genes_groups` on these cells.
     """
     groups, total = found.groups, found.sums
     rows = [row for by in groups["by"].unique() for row in _rank(found, by, n_genes)]

@@ -1,7 +1,5 @@
-"""UMAP's layout in rounds, and new cells on a map that exists, by their nearest cells there.
-
-What a cell gets depends on its own neighbours alone: not on the cells projected with it, nor on
-blocks or threads. Arguments and results are NumPy arrays, or CuPy arrays of one GPU.
+"""UMAP's layout in rounds, and new cells on a map, in NumPy or CuPy arrays: what a cell gets
+depends on its own neighbours alone, not on other new cells, blocks or threads.
 """
 
 from __future__ import annotations
@@ -40,14 +38,11 @@ def project_layout(
     n_epochs: int = N_EPOCHS,
     seed: int = 0,
 ) -> Float32Array:
-    """Coordinates of new cells on a UMAP, where the cells of the reference do not move.
+    """Coordinates of new cells on a UMAP, where the cells of the reference do not move: the
+    transform of umap-learn 0.5, in the rounds of :func:`lay_out`, from a fourth of the rate.
 
-    The transform of umap-learn 0.5: each cell starts at the weighted mean of its nearest reference
-    cells, or at an equal cell, and moves by the forces of these and of random reference cells, in
-    the rounds of :func:`scatlas.matrix.projection.lay_out`, from a fourth of the learning rate.
-
-    ``neighbours`` and ``distances`` are ``[n, k]``, the nearest first; ``keys`` name each cell in
-    the random numbers, such as its number in its plate.
+    ``neighbours`` and ``distances`` are ``[n, k]``, the nearest first; ``keys`` name the cells in
+    the random numbers.
     """
     _check_neighbours(neighbours, reference.shape[0])
     layout = kernels_for("graphs.layout", neighbours)
@@ -84,11 +79,10 @@ def project_layout(
 
 
 def vote_labels(codes: Array, neighbours: Array, distances: Array) -> tuple[Ints, Floats]:
-    """Label of each cell by the weighted vote of its nearest reference cells, and its share.
+    """Label of each cell by the vote of its nearest reference cells with the weights of UMAP's
+    transform, and its share of all weights.
 
-    The weights are those of UMAP's transform; the share is of the weight of all neighbours. A
-    negative code is no label; of equal labels that of the nearest cell wins; a cell without
-    labelled neighbours gets -1.
+    A negative code is no label; the nearest of equal labels wins; -1 without labelled neighbours.
     """
     _check_neighbours(neighbours, codes.size)
     kernels = kernels_for("graphs.umap", neighbours)
@@ -106,16 +100,11 @@ def vote_labels(codes: Array, neighbours: Array, distances: Array) -> tuple[Ints
 
 
 def novelty(neighbours: Array, distances: Array, usual: Floats) -> Floats:
-    """Distance of each cell to its nearest reference cells, against what is usual among these.
+    """Mean distance of each cell to its nearest reference cells, divided by the mean ``usual`` one
+    of these, because groups differ in density: 1 is usual.
 
-    The mean distance of the cell to its neighbours, divided by the mean of the same of these
-    neighbours within the reference: the local outlier factor of Breunig et al. (SIGMOD 2000) with
-    mean distances in place of reachability distances (Schubert, Zimek, Kriegel 2014, "simplified
-    LOF"). The ratio is local, because groups differ in density: a distance that is usual in one
-    group is far outside another. 1 is usual; :func:`novelty_ranks` says which ratios are rare.
-
-    ``usual`` has the mean distance of each reference cell to as many others. The neighbours of a
-    cell of the reference must not count the cell itself.
+    "Simplified LOF" (Schubert, Zimek, Kriegel 2014): the local outlier factor of Breunig et al.
+    (SIGMOD 2000) with mean distances. A cell of the reference must not be its own neighbour.
     """
     _check_neighbours(neighbours, usual.size)
     kernels = kernels_for("graphs.umap", neighbours)
@@ -174,14 +163,11 @@ def lay_out(
     n_epochs: int,
     seed: int,
 ) -> Array:
-    """Move cells towards their neighbours and away from random cells, in rounds.
+    """Move cells, in rounds, towards their neighbours in a symmetric CSR graph (on a GPU with int32
+    indices) and away from random ones, ``negative_sample_rate`` per use of an edge.
 
-    ``graph`` has ``indptr``, ``indices`` (on a GPU int32) and positive weights of a symmetric CSR
-    graph, where ``start`` is; ``curve`` has ``a`` and ``b`` of the weight ``1 / (1 + a * d**(2 *
-    b))`` on the map. The learning rate falls linearly from ``alpha`` to zero. As in umap-learn the
-    first of ``n_epochs`` rounds uses no edge, and ``negative_sample_rate`` counts random cells per
-    use of an edge. The bits depend on the arguments alone; on a GPU a round is the CPU's to
-    rounding.
+    ``curve`` has ``a`` and ``b`` of the weight ``1 / (1 + a * d**(2 * b))`` on the map. The bits
+    depend on the arguments alone; on a GPU a round is the CPU's to rounding.
     """
     indptr, indices, weights = graph
     largest = weights.max() if weights.size else 1
@@ -192,6 +178,7 @@ def lay_out(
 
     def move_all(call: Callable[..., Any], keys: Array | None) -> Array:
         nonlocal before, after
+        # As in umap-learn the first round uses no edge.
         for number in range(1, n_epochs):
             share = (number - 1) / n_epochs
             call(

@@ -28,10 +28,10 @@ _PSEUDOCOUNT = 1e-9
 
 @dataclass(frozen=True)
 class GroupMoments:
-    """Moments of the groups, and of the cells that each group is compared with (its other side).
+    """Moments of the groups, and of the cells that each is compared with (its other side: the
+    reference, if there is one).
 
-    With a reference, its row is the other side of all groups. ``n`` and ``n_other`` are
-    ``[n_groups]``, the others ``[n_groups, n_genes]``.
+    ``n`` and ``n_other`` are ``[n_groups]``, the others ``[n_groups, n_genes]``.
     """
 
     n: NDArray[np.int64]
@@ -55,10 +55,8 @@ def moments_of_sums(
     n_groups: int | None = None,
     reference: int | None = None,
 ) -> GroupMoments:
-    """Moments of groups and of their other sides, from sums by group on the host.
-
-    The first ``n_groups`` get moments, and others count only as cells of the other sides. Without
-    ``reference`` each group is compared with all other cells.
+    """Moments of the first ``n_groups`` groups and of their other sides, ``reference`` or all other
+    cells, from sums by group on the host.
     """
     n_groups = sizes.size if n_groups is None else n_groups
     _check_finite(total, names)
@@ -85,10 +83,10 @@ def moments_of_sums(
 def welch(
     found: GroupMoments, groups: Iterable[int], *, overestimate: bool = False
 ) -> Iterator[tuple[int, Any, Any]]:
-    """Yield number, t statistics and two-sided p-values of groups, each against its other side.
+    """Yield number, t statistics and two-sided p-values of groups, each against its other side; a
+    gene with one value in all cells has a score of 0 and a p-value of 1.
 
-    ``overestimate`` uses the size of the group for the other side as well, which overestimates its
-    variance. A gene with the same value in all cells has a score of 0 and a p-value of 1.
+    ``overestimate`` takes the size of the group for the other side, and so too large a variance.
     """
     from scipy.stats import ttest_ind_from_stats
 
@@ -113,10 +111,9 @@ def welch(
 
 
 def adjust_pvalues(pvals: NDArray[np.float64], method: str) -> NDArray[np.float64]:
-    """P-values corrected for the number of tests.
-
-    ``"benjamini-hochberg"`` bounds the false discovery rate (Y. Benjamini, Y. Hochberg, J. R. Stat.
-    Soc. B 57 (1995)), ``"bonferroni"`` the chance of one false discovery.
+    """P-values corrected for the number of tests: ``"benjamini-hochberg"`` bounds the false
+    discovery rate (J. R. Stat. Soc. B 57, 1995), ``"bonferroni"`` the chance of one false
+    discovery.
     """
     n = pvals.size
     if method == "bonferroni":
@@ -131,10 +128,8 @@ def adjust_pvalues(pvals: NDArray[np.float64], method: str) -> NDArray[np.float6
 def log_fold_changes(
     means: NDArray[np.float64], others: NDArray[np.float64], base: Any
 ) -> NDArray[np.float64]:
-    """Base-2 logarithm of the ratio of two means, from means of log(1 + x) to ``base``.
-
-    scanpy's formula: log2((expm1(mean) + 1e-9) / (expm1(other) + 1e-9)). Infinite or NaN where
-    expm1 overflows, because the values were no logarithms.
+    """Base-2 logarithm of the ratio of two means, by scanpy's formula, from means of log(1 + x) to
+    ``base``; not finite where expm1 overflows, because the values were no logarithms.
     """
     factor = 1.0 if base is None else np.log(base)
     with np.errstate(all="ignore"):

@@ -1,9 +1,6 @@
 """Cells on the map of a reference, by their nearest cells there: those of new plates, with labels
-and their distance from what is known, and all cells of an atlas whose sample has a map.
-
-What a cell gets depends on its own components and number alone: not on the cells placed with it,
-nor on blocks or threads. Components hold most of the variance of the cells from which they were
-computed. New plates whose share is much smaller vary in directions that the components lack.
+and their distance from what is known, and all cells of an atlas whose sample has a map. What a cell
+gets depends on its own components and number alone, not on other cells, blocks or threads.
 """
 
 from __future__ import annotations
@@ -86,8 +83,8 @@ class ReferenceMap(NamedTuple):
     def place(self, x: Array, keys: UInt64Array, *, n_voters: int | None = None) -> Placement:
         """Place new cells, given their components; `keys` name them in the random numbers.
 
-        All neighbours vote for the labels, by their distances; if `n_voters` is given, as many of
-        the nearest cells do, with one vote each.
+        All neighbours vote for the labels with weights, or the nearest `n_voters` with one vote
+        each.
         """
         n = self.n_neighbors
         neighbours, distances = self.lists.search(x, max(n, n_voters or n))
@@ -143,9 +140,8 @@ def index_reference(
 def usual_distances(
     index: InvertedLists | GpuInvertedLists, n_neighbors: int
 ) -> tuple[Floats, Floats]:
-    """Mean distance of each reference cell to its nearest others, and its :func:`novelty`.
-
-    These are the distances that new cells are compared with.
+    """Mean distance of each reference cell to its nearest others, with which new cells are
+    compared, and its :func:`novelty`.
     """
     neighbours, distances = index.neighbors(n_neighbors + 1)
     neighbours = np.ascontiguousarray(neighbours[:, 1:])  # without the cell itself
@@ -209,19 +205,17 @@ def held_variance(
 def count_leading(variance: Floats) -> int:
     """Count the components with at least twice the variance of the last one; all if there are none.
 
-    The last components hold noise, and more of the noise of the cells from which they were computed
-    than of any other cells (Marchenko, Pastur 1967): with them every new plate would seem to fit
-    badly where components are many and cells few.
+    The last ones hold noise, most of it of the cells that they come from (Marchenko, Pastur 1967):
+    with them every new plate would seem to fit badly where components are many and cells few.
     """
     return int((variance >= 2 * variance[-1]).sum()) or variance.size
 
 
 def smallest_usual_share(shares: Floats) -> float:
-    """Share of variance below which a new plate asks for new components; NaN without finite shares.
+    """Share of variance below which a new plate asks for new components: the smallest of the
+    atlas's plates, less the larger of their range and a tenth of it; NaN without finite shares.
 
-    The smallest share of the atlas's plates, less the larger of their range and a tenth of it. The
-    components were fitted to these plates, so a new plate of the same kind has a somewhat smaller
-    share; only one that lies as far below the atlas's plates as these lie apart counts.
+    The components were fitted to these plates, so a new one of the same kind has a smaller share.
     """
     known = shares[np.isfinite(shares)]
     if not known.size:
@@ -246,12 +240,8 @@ class Sample(NamedTuple):
 def map_cells(
     sample: Sample, index: InvertedLists | GpuInvertedLists, parts: Iterable[Array]
 ) -> Iterator[MappedPart]:
-    """Yield the coordinates, clusters, ``leiden_share`` and ``map_distance`` of all cells, by part.
-
-    Sampled cells keep their place and cluster; all others take them from their nearest sampled
-    cells. The shares and distances of sampled cells do not count the cell itself, so that they
-    compare with those of the others. ``parts`` are components of all cells in order; their bounds
-    change no result.
+    """Yield the coordinates, clusters, ``leiden_share`` and ``map_distance`` of all cells, in parts
+    of any bounds; sampled cells keep their place and cluster, and are not their own neighbours.
     """
     to_device = partial(np.asarray, like=index.order)
     coordinates, codes, usual = map(to_device, (sample.coordinates, sample.codes, sample.usual))

@@ -1,7 +1,5 @@
-"""Sums per cell and per gene of a CSC matrix in memory, in its own order.
-
-Changing the order to rows takes longer than the sums. Sums of integers are exact in any order, so
-that they are those over row blocks to the same bits. Other values are left to the row blocks.
+"""Sums per cell and per gene of a CSC matrix in memory, in its own order: changing it takes longer.
+Sums of integers are exact, so they have the bits of row blocks; others are left to these.
 """
 
 from __future__ import annotations
@@ -35,10 +33,8 @@ def is_by_gene(x: Any) -> bool:
 
 
 def exact_totals(x: Any, n_values: int) -> tuple[NDArray[Any], NDArray[np.int64]] | None:
-    """Total of each cell (int64, or float64 for floating-point values) and of each gene.
-
-    None where `x` is not CSC, or where sums in another order could have other bits; `n_values` is
-    the largest number of values in one of the sums that the caller needs.
+    """Total of each cell (int64, or float64 for floating-point values) and of each gene; None if
+    not CSC, or if sums of up to `n_values` values in another order could have other bits.
     """
     from scatlas.kernels.counts.qc_by_gene_cpu import add_totals
     from scatlas.kernels.counts.qc_cpu import sum_dtype

@@ -147,9 +147,8 @@ def _draw(x: Any, targets: NDArray[np.int64], seed: int, replace: bool, *, whole
 def _draw_without_replacement(
     totals: NDArray[np.int64], target: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Counts per cell of a draw of `target` counts from all cells, without replacement. A binomial
-    draw per cell comes first; a second draw then removes or adds the difference to `target`.
-    (NumPy's multivariate hypergeometric draw is limited to 10**9 counts.)
+    """Counts per cell of a draw of `target` counts: binomial draws per cell, and one of the
+    difference. (NumPy's multivariate hypergeometric draw is limited to 10**9 counts.)
     """
     total = int(totals.sum())
     taken = rng.binomial(totals, target / total if total else 0.0)

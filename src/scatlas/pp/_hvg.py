@@ -265,8 +265,8 @@ def _write(adata: AnnData, table: pd.DataFrame, flavor: Flavor, layer: str | Non
 def _batches(
     adata: AnnData, batch_key: str | None, cell_mask: NDArray[np.bool_] | None
 ) -> tuple[NDArray[np.int64] | None, list[Any] | None]:
-    """Code of each cell's batch (cells of no batch: one past the last) and the batches in use; None
-    without ``batch_key``. In a batch of one cell no gene varies: it is none.
+    """Code of each cell's batch (none: one past the last) and the batches of two cells or more;
+    None without ``batch_key``.
     """
     if batch_key is None:
         return None, None

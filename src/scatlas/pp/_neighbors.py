@@ -278,8 +278,8 @@ def _check_found(indices: Any, distances: Any, metric: Any) -> None:
 
 
 def _with_spread(x: Any, metric: Any, metric_kwds: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Arguments of a metric that needs the spread of all cells, completed as scikit-learn would. It
-    does so itself where all distances are computed at once, not in blocks of cells.
+    """Arguments of a metric that needs the spread of all cells, as scikit-learn completes them only
+    where it computes all distances at once.
     """
     import numpy as np
 
@@ -331,12 +331,10 @@ def _neighbor_matrix(indices: np.ndarray, values: np.ndarray) -> sp.csr_matrix:
 
 
 def connectivities(indices: np.ndarray, distances: np.ndarray) -> sp.csr_matrix:
-    """Weights of the neighbour graph, UMAP's fuzzy simplicial set: float32 [cells x cells],
-    symmetric, in the main memory. ``indices`` [cells x neighbours] have each cell first in its own
-    row, and ``distances`` are ascending in a row; NumPy, or CuPy with int32.
+    """Weights of the neighbour graph, UMAP's fuzzy simplicial set (McInnes, Healy, Melville 2018,
+    3.1) in umap-learn's order of operations: symmetric float32 [cells x cells], on the host.
 
-    McInnes, Healy, Melville (2018), section 3.1: fuzzy union of each cell's own weights, in
-    umap-learn's order of operations. No sum runs over cells: nothing depends on threads.
+    ``indices`` (CuPy: int32) have each cell first in its own row, where ``distances`` ascend.
     """
     import numpy as np
     import scipy.sparse as sp

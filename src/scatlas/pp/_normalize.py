@@ -240,9 +240,8 @@ def _with_values(x: Any, values: np.ndarray, *, owned: bool) -> Any:
 
 
 def _detached(x: Any, *, owned: bool) -> Any:
-    """`x` with copies of its index arrays, which kernels share with their input. In memory the user
-    may still hold the input, unless the AnnData alone does (`owned`), and sorting one in place must
-    not break the other.
+    """`x` with copies of its index arrays, which kernels share with their input: unless the AnnData
+    alone holds that (`owned`), sorting one in place must not break the other.
     """
     if hasattr(x, "indptr") and not owned:
         x.indices, x.indptr = x.indices.copy(), x.indptr.copy()

@@ -122,9 +122,7 @@ def _scale(
     *,
     owned: bool,
 ) -> tuple[Any, NDArray[np.float64], NDArray[np.float64]]:
-    """Scaled array, which is `x` if it may be (`owned`), mean and standard deviation, which is 1 of
-    constant genes.
-    """
+    """Scaled array, which is `x` if `owned`, mean and standard deviation (1 of constant genes)."""
     from scatlas.matrix.gene_moments import gene_moments
 
     if x.shape[0] == 0:
@@ -173,8 +171,8 @@ def _scale_in_memory(
     dtype: np.dtype,
     out: Any,
 ) -> Any:
-    """Scaled matrix, which is `out` if given: the threads write into one matrix, because one thread
-    alone is slow to join blocks. CSC is scaled gene after gene: to rows and back takes longer.
+    """Scaled matrix, `out` if given, into which all threads write, as one is slow to join blocks;
+    CSC gene after gene: to rows and back takes longer.
     """
     from scatlas.kernels.counts.normalize_cpu import with_data
     from scatlas.kernels.linalg import scale_cpu

@@ -31,9 +31,7 @@ def graph(adata: AnnData, neighbors_key: str | None = None) -> tuple[sp.csr_matr
 
 
 def check_graph(weights: Any, name: str, n_cells: int) -> sp.csr_matrix:
-    """A graph [cells x cells] of any storage as CSR in the main memory, shape and weights
-    checked.
-    """
+    """A graph [cells x cells] of any storage as CSR in the main memory, checked."""
     import scipy.sparse as sp
 
     weights = blocks.on_host(blocks.to_memory(weights))
@@ -55,8 +53,7 @@ def check_not_negative(weights: sp.csr_matrix, function: str) -> None:
 
 
 def works_on_gpu(adata: AnnData, params: dict[str, Any]) -> bool:
-    """Whether the GPU processes a neighbourhood graph. The graph itself is in the main memory; the
-    GPU takes it where the representation in which the neighbours were found is there (still):
-    ``adata.obsm['X_pca']``, or what else `params` of the graph name.
+    """Whether the GPU processes a neighbourhood graph of the main memory: if the representation in
+    which the neighbours were found (``X_pca``, or as `params` say) is there still.
     """
     return is_on_gpu(adata, use_rep=params.get("use_rep"), n_pcs=params.get("n_pcs"))

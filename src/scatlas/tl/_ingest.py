@@ -230,9 +230,8 @@ def _read_map(adata_ref: AnnData) -> Layout:
 
 
 def _components(adata_ref: AnnData) -> _Pca:
-    """Components of the reference, with the projection of the mean that was subtracted. No AnnData
-    holds the mean: ``X @ PCs - X_pca`` is its projection, for any cell of the reference and
-    whatever cells were removed since.
+    """Components of the reference, with the projection of the mean that was subtracted, which no
+    AnnData holds: ``X @ PCs - X_pca`` of any cell.
     """
     for element, key in (("varm", "PCs"), ("obsm", "X_pca")):
         if key not in getattr(adata_ref, element):

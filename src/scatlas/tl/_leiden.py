@@ -294,8 +294,8 @@ def _restriction(adata: AnnData, restrict_to: Any) -> _Restriction:
 
 
 def _takes_modularity(flavor: str, partition_type: type | None, args: dict[str, Any]) -> bool:
-    """Whether the quality that clusters optimise has no meaning for negative weights. leidenalg
-    refuses them for all qualities but one, by an error of its C++ part.
+    """Whether the quality that clusters optimise has no meaning for negative weights; leidenalg's
+    C++ part refuses these for all qualities but one.
     """
     if flavor == "igraph":
         return str(args.get("objective_function", "modularity")).lower() == "modularity"
@@ -303,9 +303,8 @@ def _takes_modularity(flavor: str, partition_type: type | None, args: dict[str, 
 
 
 def _edges(adjacency: sp.spmatrix | sp.sparray, *, directed: bool) -> igraph.Graph:
-    """Graph with one edge for each non-zero entry, in row order. A symmetric matrix gives each edge
-    twice when undirected: that doubles every weight, which changes neither modularity nor what
-    scanpy finds.
+    """Graph with one edge for each non-zero entry, in row order; undirected, a symmetric matrix
+    doubles every weight, which changes neither modularity nor what scanpy finds.
     """
     with from_extra():
         import igraph
@@ -325,8 +324,8 @@ def _edges(adjacency: sp.spmatrix | sp.sparray, *, directed: bool) -> igraph.Gra
 
 
 class _SeededNumbers:
-    """Random number generator for igraph with the numbers that scanpy draws: the same seed gives
-    scanpy's clusters, and Python's own generator stays as it is.
+    """Random numbers for igraph as scanpy draws them: the same seed gives scanpy's clusters, and
+    Python's own generator stays as it is.
     """
 
     def __init__(self, seed: int) -> None:

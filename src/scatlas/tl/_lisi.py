@@ -81,9 +81,9 @@ def _neighbors_of(adata: AnnData, neighbors_key: str | None) -> sp.csr_matrix:
 
 
 def _inverse_simpson(neighbors: sp.csr_matrix, values: pd.Categorical) -> NDArray[np.float64]:
-    """Inverse Simpson's index of the values of each cell's neighbours, which are the entries of its
-    row, whatever is stored there: ``k**2 / sum(n_b**2)`` of the k neighbours that have a value, n_b
-    of them b. Integers up to the division, so exact. NaN for a cell without such neighbours.
+    """Inverse Simpson's index of the values of each cell's neighbours, the entries of its row:
+    ``k**2 / sum(n_b**2)`` of k with a value, n_b of them b; exact up to the division, NaN without
+    any.
     """
     codes, n_values = values.codes.astype(np.int64), len(values.categories)
     indptr = neighbors.indptr.astype(np.int64)

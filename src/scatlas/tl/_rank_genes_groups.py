@@ -1,9 +1,4 @@
-"""Genes ranked by how well they mark groups of cells: public functions and their documentation.
-
-Groups, their moments and the tables that scanpy keeps of the result are in ``_rank_groups``,
-t-tests in ``scatlas.matrix.rank_statistics``, rank sums in ``_rank_sums``, and logistic regression
-in ``_rank_logreg``.
-"""
+"""Genes ranked by how well they mark groups of cells: public functions and their documentation."""
 
 from __future__ import annotations
 

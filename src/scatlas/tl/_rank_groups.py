@@ -52,9 +52,8 @@ class Groups:
 def parse_groups(
     obs: pd.DataFrame, groupby: str, groups: Literal["all"] | Iterable[Any], reference: Any
 ) -> Groups:
-    """Groups of the cells from the column ``groupby`` of obs; ``groups`` and ``reference`` are as
-    for :func:`scatlas.tl.rank_genes_groups`. Values that are not categorical are sorted, strings in
-    natural order (``plate9`` before ``plate10``).
+    """Groups of the cells from the column ``groupby``; values that are not categorical are sorted,
+    strings in natural order (``plate9`` before ``plate10``).
     """
     values = columns.get_labels(obs, groupby, "groupby")
     is_sorted = isinstance(columns.get_column(obs, groupby, "groupby").dtype, pd.CategoricalDtype)
@@ -116,9 +115,8 @@ def _duplicate(names: list[str]) -> str:
 def moments(
     x: Any, groups: Groups, names: pd.Index, genes: NDArray[np.int64] | None, wanted: SumKinds
 ) -> GroupMoments:
-    """Moments of the groups, in one pass over a matrix. ``names`` are the genes to rank, and
-    ``genes`` their positions in the matrix; None for all of its genes. Of ``wanted`` sums
-    ``squares`` are for variances, ``nonzero`` for the cells that express a gene.
+    """Moments of the groups, in one pass, of the genes ``names`` at the positions ``genes`` (None:
+    all).
     """
     codes, sizes = groups.all_compared()
     if groups.reference is None and sizes.size == 1:
@@ -167,9 +165,8 @@ def tables(
     rankby_abs: bool,
     corr_method: str,
 ) -> dict[str, np.recarray]:
-    """Structured arrays of ``uns['rank_genes_groups']`` with one field per group: ``names``,
-    ``scores`` and the other fields of the method. Genes are by descending score, genes of equal
-    score in their order in ``genes``. Options are as for :func:`scatlas.tl.rank_genes_groups`.
+    """Structured arrays of ``uns['rank_genes_groups']`` with one field per group; genes are by
+    descending score, those of equal score in their order in ``genes``.
     """
     columns: dict[str, dict[str, NDArray[Any]]] = {name: {} for name in _TYPES}
     for group in results:

@@ -50,12 +50,10 @@ def logreg(
     class_weight: Literal["balanced"] | None = None,
     penalty: Literal["l2"] | None = "l2",
 ) -> Iterator[GroupResult]:
-    """Coefficients of each group as scores, as scanpy has them, with the options of
-    :func:`scatlas.tl.rank_genes_groups_logreg`. Of two groups the first alone, with the
-    coefficients of the second of the two categories.
+    """Coefficients of each group as scores, as scanpy has them: of two groups the first alone, with
+    the coefficients of the second category.
 
-    Classes are in the order of the categories. ``names`` are the genes wanted, and ``genes`` their
-    positions in the matrix; None for all of its genes.
+    ``genes`` (None: all) are the positions of ``names``.
     """
     n_classes = len(groups.names)
     if n_classes < 2:
@@ -92,9 +90,10 @@ def logreg(
 
 class _Cells:
     """Cells with a class, in blocks that are kept if they fit the memory and computed again if not.
-    Those that are kept in main memory are sparse: each evaluation would search dense ones for the
-    values that are not zero. ``most`` [n_genes] is the largest magnitude of each gene, and
-    ``passes`` says how often the matrix was read.
+
+    Kept ones are sparse in main memory: each evaluation would search dense ones for nonzero values.
+    ``most`` [n_genes] is the largest magnitude of each gene, ``passes`` how often it read the
+    matrix.
     """
 
     def __init__(self, x: Any, codes: NDArray[np.int64], genes: NDArray[np.int64] | None) -> None:

@@ -40,13 +40,10 @@ def wilcoxon(
     *,
     tie_correct: bool,
 ) -> Iterator[tuple[int, Any, Any]]:
-    """Rank sum test of each group but the reference: yields its number, and standard scores and
-    two-sided p-values of the genes. A gene with the same value in all cells has a score of 0 and a
-    p-value of 1.
+    """Rank sum test of each group but the reference: yields its number, standard scores and
+    two-sided p-values of the genes (None: all), 0 and 1 for constant ones; the matrix has no NaN.
 
-    The matrix has no NaN. ``genes`` are the positions of those that are ranked, None for all;
-    ``nonzero`` counts their nonzero values by group, as
-    :class:`scatlas.matrix.rank_statistics.GroupMoments`.
+    ``nonzero`` is as in :class:`scatlas.matrix.rank_statistics.GroupMoments`.
     """
     from scipy.stats import norm
 

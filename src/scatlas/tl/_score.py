@@ -180,8 +180,8 @@ def _scores(
     use_raw: bool | None,
     layer: str | None,
 ) -> list[NDArray[np.float64]]:
-    """Scores [n_cells] by each of several sets of genes, for which the passes are the same two;
-    parameters as in :func:`scatlas.tl.score_genes`.
+    """Scores [n_cells] by each of several sets of genes, in the same two passes, with the options
+    of :func:`scatlas.tl.score_genes`.
     """
     n_bins = whole_number(n_bins, "n_bins", least=2)
     if use_raw is None:
@@ -243,8 +243,8 @@ def _bins(
     genes: NDArray[np.intp],
     n_bins: int,
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Positions of the pool's genes with a finite mean, in the pool's order, and their bins, which
-    have the same number of genes, lowest means first; genes of equal mean share a bin.
+    """Positions of the pool's genes with a finite mean, in the pool's order, and their bins of
+    equal size, lowest means first; genes of equal mean share a bin.
     """
     pool = pool[np.isfinite(means[pool])]
     outside = genes[~np.isin(genes, pool)]

@@ -1,8 +1,7 @@
 """Where UMAP's points start: eigenvectors of the graph's Laplacian, the same on every run.
 
-umap-learn computes this start as well, with the same formulas, but SciPy 1.17 and later restart
-a stalled eigen-solver from unseeded random numbers, which graphs in several parts and groups of
-identical cells do set off: two runs of ``umap`` then give two pictures.
+umap-learn has the same formulas, but SciPy 1.17 and later restart a stalled eigen-solver from
+unseeded random numbers: two runs of ``umap`` then give two pictures.
 """
 
 from __future__ import annotations
@@ -45,13 +44,11 @@ def start(
     to_device: Callable[[Any], Any] = np.asarray,
 ) -> np.ndarray:
     """Coordinates to start UMAP from, a little noise on them: float32 [cells x n_components],
-    largest coordinate 10.
+    largest coordinate 10; ``state`` is drawn from as umap-learn draws.
 
-    ``graph`` has symmetric weights. ``state`` is drawn from as umap-learn draws, so that the rounds
-    that follow see the same numbers. ``cells``, called only for a graph in many parts, gives their
-    representation. From ``arpack_below`` cells on Chebyshev filters replace ARPACK, umap-learn's
-    choice below 2,000,000 cells; they work where ``to_device`` moves arrays to
-    (``pinned_copies.to_gpu``: a GPU).
+    ``cells``, called for many parts, gives their representation. From ``arpack_below`` cells on
+    Chebyshev filters replace ARPACK, umap-learn's choice below 2,000,000 cells, where ``to_device``
+    moves arrays (``pinned_copies.to_gpu``: a GPU).
     """
     edges = (
         to_device(graph.indptr.astype(np.int64, copy=False)),
@@ -78,9 +75,8 @@ def _centres(
     n_components: int,
     cells: Callable[[], np.ndarray | sp.csr_matrix],
 ) -> np.ndarray:
-    """Place of each part: both ends of each axis, or, for more parts, PCA of their mean cells.
-    umap-learn embeds the affinities exp(-distance^2) of the means instead; between clusters those
-    are all zero, and the coordinates come out arbitrary.
+    """Place of each part: both ends of each axis, or, for more parts, PCA of their mean cells;
+    umap-learn's affinities exp(-distance^2) are all zero between clusters.
     """
     if n_parts <= 2 * n_components:
         half = -(-n_parts // 2)
@@ -135,8 +131,8 @@ def _eigenvectors(
     arpack_below: int,
     to_device: Callable[[Any], Any] = np.asarray,
 ) -> np.ndarray:
-    """Eigenvectors 2 .. n_components + 1 of the normalised Laplacian I - D^-1/2 A D^-1/2 (Belkin,
-    Niyogi 2003). Random coordinates, and a logged warning, where the solver fails.
+    """Eigenvectors 2 .. n_components + 1 of the normalised Laplacian (Belkin, Niyogi 2003); where
+    the solver fails random coordinates, which is logged.
     """
     n_cells, k = graph.shape[0], n_components + 1
     if n_cells <= k:
