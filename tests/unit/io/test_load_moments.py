@@ -20,9 +20,10 @@ from scatlas.errors import InputError
 from scatlas.io.files.checksums import checksum
 from scatlas.io.products.load_statistics import cells_digest, read_moments, write_moments
 from scatlas.kernels.moments.shares import ShareMoments
-from scatlas.workflow.cell_filter import BOUNDS
+from scatlas.workflow import cell_filter
+from scatlas.workflow.config.sections import HVG
 
-NO_BOUNDS: dict[str, Any] = dict.fromkeys(BOUNDS)
+NO_BOUNDS: dict[str, Any] = dict.fromkeys(("filter", *cell_filter.BOUNDS))
 READ = "the counts are read, because "
 NOT_READ = "load took the moments, no counts are read"
 
@@ -40,6 +41,11 @@ def words(options: dict[str, Any]) -> list[str]:
         for name, value in given.items()
         for word in (f"--{name.replace('_', '-')}", str(value))
     ]
+
+
+def section(name: str, values: dict[str, Any]) -> str:
+    """Option of the config of a script."""
+    return json.dumps({name: values})
 
 
 class Plate:
@@ -63,14 +69,17 @@ class Plate:
     def choose_cells(self, bounds: dict[str, Any], target_sum: float | None = None, **rare) -> None:
         qc = self.folder / "qc.parquet"
         outputs = {"table": qc, "summary": self.folder / "qc_summary.json"}
-        self.run("qc_filter", store=self.store, **outputs, **bounds)
-        options = {"target_sum": target_sum} | ({"store": self.store} | rare if rare else {})
+        self.run("qc_filter", store=self.store, **outputs, config=section("qc", bounds))
+        options: dict[str, Any] = {"store": self.store} | rare if rare else {}
+        options["config"] = section("normalize", {"target_sum": target_sum})
         self.run("normalize", qc=qc, table=self.folder / "size_factors.parquet", **options)
 
     def hvg(self, **options: Any) -> bytes:
         table = self.folder / "hvg.parquet"
         factors = self.folder / "size_factors.parquet"
         given = {"n_top_genes": 20, "backend": "cpu"} | options
+        of_hvg = {key: given.pop(key) for key in HVG.model_fields if key in given}
+        given["config"] = section("hvg", of_hvg)
         self.run("hvg", store=self.store, size_factors=factors, table=table, **given)
         return table.read_bytes()
 
