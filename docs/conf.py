@@ -12,6 +12,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pygments.lexers.special import TextLexer
 from sphinx import addnodes
 
 from scatlas import __version__
@@ -144,6 +145,8 @@ def _write_top_files(app: Sphinx, exception: Exception | None) -> None:
 def setup(app: Sphinx) -> None:
     """Connect the functions above, and remove the generated pages of earlier builds."""
     shutil.rmtree(HERE / "api" / "generated", ignore_errors=True)
+    # Forges draw Mermaid; here it is the text of the picture.
+    app.add_lexer("mermaid", TextLexer)
     app.connect("autodoc-process-docstring", _list_results, priority=400)  # napoleon: 500
     app.connect("autodoc-process-docstring", _add_passes)
     app.connect("autodoc-skip-member", _skip_fields)

@@ -75,7 +75,14 @@ class Chain:
         factors = self.at(plate, "size_factors.parquet")
         summary = self.at(plate, "qc_summary.json")
         return [
-            self._job("qc_filter", plate, store=store, filter=FILTER, table=qc, summary=summary),
+            self._job(
+                "qc_filter",
+                plate,
+                store=store,
+                config=json.dumps({"qc": {"filter": FILTER}}),
+                table=qc,
+                summary=summary,
+            ),
             self._job("normalize", plate, qc=qc, table=factors),
             self._job(
                 "hvg",
@@ -83,7 +90,7 @@ class Chain:
                 store=store,
                 moments=self.at(plate, "moments.parquet"),
                 size_factors=factors,
-                n_top_genes=self.n_top_genes,
+                config=json.dumps({"hvg": {"n_top_genes": self.n_top_genes}}),
                 table=self.at(plate, "hvg.parquet"),
                 backend=self.backend,
             ),
@@ -126,7 +133,7 @@ class Chain:
             "pca",
             merged=self.out / "merged.zarr",
             grams=[self.at(plate, "gram.zarr") for plate in plates],
-            n_comps=self.n_comps,
+            config=json.dumps({"pca": {"n_comps": self.n_comps}}),
             pca=self.out / "pca.zarr",
             backend=self.backend,
         )

@@ -107,7 +107,7 @@ def main() -> None:
             out,
             **here,
             store=p / "counts.zarr",
-            filter=qc.filter,
+            config=json.dumps({"qc": {"filter": qc.filter}}),
             table=p / "qc.parquet",
             summary=p / "qc_summary.json",
         )
@@ -156,7 +156,7 @@ def main() -> None:
         **same,
         merged=out / "merged.zarr",
         grams=[at[name] / "gram.zarr" for name in names],
-        n_comps=args.comps,
+        config=json.dumps({"pca": {"n_comps": args.comps}}),
         pca=out / "pca.zarr",
     )
     found = zarr.open_group(out / "pca.zarr", mode="r")
