@@ -159,6 +159,34 @@ def test_inverted_lists_find_scanpys_exact_neighbours(metric: str) -> None:
     )
 
 
+@pytest.mark.weekly
+def test_nn_descent_finds_scanpys_neighbours_on_any_number_of_threads() -> None:
+    """Like scatlas, scanpy's index of pynndescent runs on one thread."""
+    import numba
+    from pynndescent import PyNNDescentTransformer
+
+    exact, theirs, one, two = (blobs(600, 3, distance=0.4) for _ in range(4))
+    neighbors(exact)
+    most = numba.get_num_threads()
+    try:
+        numba.set_num_threads(min(2, numba.config.NUMBA_NUM_THREADS))
+        neighbors(two, transformer="pynndescent")
+        numba.set_num_threads(1)
+        neighbors(one, transformer="pynndescent")
+        known = PyNNDescentTransformer(
+            n_neighbors=15, n_trees=6, n_iters=9, random_state=0, n_jobs=1
+        )
+        sc.pp.neighbors(theirs, transformer=known)
+    finally:
+        numba.set_num_threads(most)
+    for key in ("distances", "connectivities"):
+        assert (one.obsp[key] != two.obsp[key]).nnz == 0
+    a, b = (data.obsp["connectivities"].toarray() for data in (one, theirs))
+    np.testing.assert_allclose(a, b, rtol=1e-6)
+    found, true = (data.obsp["distances"].astype(bool).toarray() for data in (one, exact))
+    assert (found & true).sum() > 0.9 * true.sum()
+
+
 @pytest.fixture(scope="module")
 def real_plates(plates_dir: Path) -> dict[str, ad.AnnData]:
     """Each real plate, and all together as ``merged``: scanpy up to 50 components."""

@@ -36,7 +36,7 @@ def neighbors(
     use_rep: str | None = None,
     knn: bool = True,
     method: Literal["umap"] | None = "umap",
-    transformer: Literal["sklearn", "ivf"] | None = None,
+    transformer: Literal["sklearn", "ivf", "pynndescent"] | None = None,
     metric: str | Callable[..., float] = "euclidean",
     metric_kwds: Mapping[str, Any] = MappingProxyType({}),
     recall: float = 0.99,
@@ -73,17 +73,18 @@ def neighbors(
         ``"umap"`` (McInnes, Healy, Melville 2018), or None for distances without connectivities.
     transformer
         ``"sklearn"`` for the exact search, ``"ivf"`` for inverted lists, which take dense cells and
-        the metrics ``"euclidean"``, ``"l2"``, ``"sqeuclidean"`` and ``"cosine"``. When left out,
-        the exact search up to 10,000 cells, inverted lists beyond; for sparse cells and other
-        metrics the exact search up to 100,000 cells, and an error beyond. The choice is logged.
+        the metrics ``"euclidean"``, ``"l2"``, ``"sqeuclidean"`` and ``"cosine"``,
+        ``"pynndescent"`` for NN-descent on one thread. When left out, the exact search up to 10,000
+        cells, inverted lists beyond; for sparse cells and other metrics the exact search up to
+        100,000 cells, NN-descent beyond. The choice is logged.
     metric, metric_kwds
-        Distance, as scikit-learn names it, and its arguments. The covariance
+        Distance, as scikit-learn and pynndescent name it, and its arguments. The covariance
         (``VI``, inverted) of ``"mahalanobis"`` and the variances (``V``) of ``"seuclidean"`` are
         those of all cells when left out.
     recall
         Least share of the true neighbours that inverted lists find; ignored by other searches.
     random_state
-        Seed of the inverted lists; the exact search draws nothing.
+        Seed of the inverted lists and of NN-descent; the exact search draws nothing.
     key_added
         Prefix of the ``obsp`` keys and key of ``uns``, in place of scanpy's own.
     copy
@@ -105,7 +106,7 @@ def neighbors(
     ------
     InputError
         No such representation, too few dimensions in it, values that are not finite, a metric that
-        does not suit them or their number, or an option other than those above.
+        does not suit them, or an option other than those above.
 
     Notes
     -----
@@ -132,7 +133,7 @@ def neighbors(
         logger.warning("only %d cells: n_neighbors is now %d", adata.n_obs, n_neighbors)
 
     x = elements.get_representation(adata, use_rep, n_pcs)
-    if not _suits_gpu(x, metric, metric_kwds):
+    if not _suits_gpu(x, metric, metric_kwds, transformer):
         x = blocks.on_host(x)
     elements.check_finite_values(x, elements.representation_name(adata, use_rep, n_pcs))
     found: dict[str, Any] = {}
@@ -141,7 +142,7 @@ def neighbors(
         indices, distances = index.neighbors(n_neighbors)
         found["recall"] = index.recall
     else:
-        indices, distances = _search(x, n_neighbors, transformer, metric, metric_kwds)
+        indices, distances = _search(x, n_neighbors, transformer, metric, metric_kwds, random_state)
     _check_found(indices, distances, metric)
     prefix = "" if key_added is None else f"{key_added}_"
     params: dict[str, Any] = {
@@ -176,10 +177,10 @@ def _check_options(*, knn: bool, method: Any, transformer: Any, recall: float) -
     if not knn:
         msg = "knn=False belongs to method='gauss', which is not offered: use knn=True"
         raise InputError(msg)
-    if transformer not in {None, "sklearn", "ivf"}:
+    if transformer not in {None, "sklearn", "ivf", "pynndescent"}:
         msg = (
-            f"transformer {transformer!r} is not offered: use 'sklearn', 'ivf' or None, or "
-            "scanpy.pp.neighbors for others"
+            f"transformer {transformer!r} is not offered: use 'sklearn', 'ivf', 'pynndescent' or "
+            "None"
         )
         raise InputError(msg)
     if not 0 < recall <= 1:
@@ -229,6 +230,7 @@ def _search(
     transformer: str | None,
     metric: Any,
     metric_kwds: Mapping[str, Any],
+    random_state: int | np.random.RandomState,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Indices of the neighbours ``[n_cells, n_neighbors]`` and their distances."""
     if kind_of(x).gpu:
@@ -236,22 +238,26 @@ def _search(
 
         logger.info("neighbours of %d cells in %d dimensions: exact search on the GPU", *x.shape)
         return inverted_lists_gpu.exact(x, n_neighbors, metric=metric)
-    from scatlas.matrix import inverted_lists, knn
+    from scatlas.matrix import knn
 
     x = elements.to_contiguous(x)
-    if transformer is None and x.shape[0] > knn.EXACT_UP_TO:
-        msg = (
-            f"{x.shape[0]:,} cells are many for an exact search, and inverted lists take dense "
-            f"cells and one of the metrics {', '.join(inverted_lists.METRICS)} without "
-            "metric_kwds: choose these, pass transformer='sklearn' and wait, or run "
-            "scanpy.pp.neighbors"
+    options: dict[str, Any] = {"metric_kwds": _with_spread(x, metric, metric_kwds)}
+    find: Callable[..., tuple[np.ndarray, np.ndarray]] = knn.exact
+    if transformer == "sklearn" or (transformer is None and x.shape[0] <= knn.EXACT_UP_TO):
+        logger.info("neighbours of %d cells in %d dimensions: exact search", *x.shape)
+    else:
+        logger.info(
+            "neighbours of %d cells in %d dimensions: NN-descent on one thread (%s)",
+            *x.shape,
+            "asked for" if transformer else f"the exact search is for up to {knn.EXACT_UP_TO:,}",
         )
-        raise InputError(msg)
-    spread = _with_spread(x, metric, metric_kwds)
-    logger.info("neighbours of %d cells in %d dimensions: exact search", *x.shape)
+        options["random_state"] = random_state
+        find = knn.approximate
     try:
-        return knn.exact(x, n_neighbors, metric=metric, metric_kwds=spread)
-    except (TypeError, ValueError) as error:  # scikit-learn's or SciPy's
+        return find(x, n_neighbors, metric=metric, **options)
+    except InputError:
+        raise
+    except (TypeError, ValueError) as error:  # scikit-learn's, SciPy's or pynndescent's
         if callable(metric):
             raise
         reason = " ".join(str(error).split())[:300]
@@ -278,8 +284,8 @@ def _check_found(indices: Any, distances: Any, metric: Any) -> None:
 
 
 def _with_spread(x: Any, metric: Any, metric_kwds: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Arguments of a metric that needs the spread of all cells, as scikit-learn completes them only
-    where it computes all distances at once.
+    """Arguments of a metric that needs the spread of all cells, completed as scikit-learn would. It
+    does so itself where all distances are computed at once, not in blocks of cells.
     """
     import numpy as np
 
@@ -298,13 +304,17 @@ def _with_spread(x: Any, metric: Any, metric_kwds: Mapping[str, Any]) -> Mapping
     return {"VI": np.linalg.inv(covariance).T}
 
 
-def _suits_gpu(x: Any, metric: Any, metric_kwds: Mapping[str, Any]) -> bool:
+def _suits_gpu(
+    x: Any, metric: Any, metric_kwds: Mapping[str, Any], transformer: str | None
+) -> bool:
     """Whether the GPU searches these cells, which may lie there; why not is logged."""
     from scatlas.matrix import inverted_lists
 
     if not kind_of(x).gpu:
         return False
-    if blocks.is_sparse(x):
+    if transformer == "pynndescent":
+        logger.warning("transformer='pynndescent' has no GPU kernels: neighbours on the CPU")
+    elif blocks.is_sparse(x):
         logger.warning("the GPU takes dense cells, these are sparse: neighbours on the CPU")
     elif metric not in inverted_lists.METRICS or metric_kwds:
         logger.warning(
@@ -331,10 +341,12 @@ def _neighbor_matrix(indices: np.ndarray, values: np.ndarray) -> sp.csr_matrix:
 
 
 def connectivities(indices: np.ndarray, distances: np.ndarray) -> sp.csr_matrix:
-    """Weights of the neighbour graph, UMAP's fuzzy simplicial set (McInnes, Healy, Melville 2018,
-    3.1) in umap-learn's order of operations: symmetric float32 [cells x cells], on the host.
+    """Weights of the neighbour graph, UMAP's fuzzy simplicial set: float32 [cells x cells],
+    symmetric, in the main memory. ``indices`` [cells x neighbours] have each cell first in its own
+    row, and ``distances`` are ascending in a row; NumPy, or CuPy with int32.
 
-    ``indices`` (CuPy: int32) have each cell first in its own row, where ``distances`` ascend.
+    McInnes, Healy, Melville (2018), section 3.1: fuzzy union of each cell's own weights, in
+    umap-learn's order of operations. No sum runs over cells: nothing depends on threads.
     """
     import numpy as np
     import scipy.sparse as sp

@@ -305,14 +305,13 @@ def test_leiden_takes_other_graphs(graph: ad.AnnData) -> None:
         ({"n_neighbors": 1}, "n_neighbors=1 .* whole number from 2 on"),
         ({"method": "gauss"}, "method='umap'"),
         ({"knn": False}, "knn=True"),
-        ({"transformer": "rapids"}, r"'ivf' or None, or scanpy\.pp\.neighbors"),
-        ({"transformer": "pynndescent"}, r"'ivf' or None, or scanpy\.pp\.neighbors"),
+        ({"transformer": "rapids"}, "'pynndescent'"),
         ({"transformer": "ivf", "metric": "manhattan"}, "leave transformer out"),
         ({"recall": 1.2}, "at most 1"),
         ({"use_rep": "X_other"}, "no 'X_other' in obsm"),
         ({"n_pcs": 13}, "n_pcs=13 .* from 1 to 12"),
         ({"n_neighbors": 5.5}, "n_neighbors=5.5 is not possible: give a whole number"),
-        ({"transformer": "ivf", "random_state": -1}, "random_state=-1 is not possible"),
+        ({"transformer": "pynndescent", "random_state": -1}, "random_state=-1 is not possible"),
     ],
 )
 def test_neighbors_errors(options: dict, message: str) -> None:
@@ -342,8 +341,9 @@ def test_dask_cut_along_the_components_is_refused() -> None:
 def test_size_and_metric_choose_the_search(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(knn, "EXACT_UP_TO", 29)
+    monkeypatch.setattr(knn, "EXACT_UP_TO", 20)
     monkeypatch.setattr(inverted_lists, "FASTER_FROM", 29)
+    monkeypatch.setattr(knn, "approximate", lambda x, n, **_: plain_neighbours(x, n))
     caplog.set_level("INFO")
 
     def params(n_cells: int, **options: Any) -> dict:
@@ -357,12 +357,10 @@ def test_size_and_metric_choose_the_search(
     assert "exact search" in caplog.records[-1].message
     assert "recall" not in params(30, transformer="sklearn")
     assert "exact search" in caplog.records[-1].message
-    params(29, metric="manhattan")
+    params(20, metric="manhattan")
     assert "exact search" in caplog.records[-1].message
-    with pytest.raises(InputError, match=r"30 cells are many .* scanpy\.pp\.neighbors"):
-        params(30, metric="manhattan")
-    params(30, metric="manhattan", transformer="sklearn")
-    assert "exact search" in caplog.records[-1].message
+    params(30, metric="manhattan")
+    assert "NN-descent on one thread (the exact search is for up to 20)" in caplog.text
     params(20, transformer="ivf", metric="cosine")
     assert "inverted lists" in caplog.records[-1].message
 
