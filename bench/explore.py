@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from scatlas.io.files.hdf5_elements import write_h5ad
+from scatlas.io.files.hdf5_writing import write_h5ad
 
 ROOT = Path(__file__).parents[1]
 N_GENES, GENES_PER_CELL = 2000, 100

@@ -13,7 +13,7 @@ from anndata.io import read_elem, write_elem
 from scatlas.errors import prefix_errors
 from scatlas.io import atomic_path, open_tables, read_cells
 from scatlas.io.files.checksums import json_bytes, text_digest
-from scatlas.io.files.hdf5_elements import create_hdf5
+from scatlas.io.files.hdf5_writing import create_hdf5
 from scatlas.io.files.local_zarr import open_with_zarr_python
 from scatlas.io.tables.column import Column
 from scatlas.workflow import script

@@ -12,7 +12,7 @@ import pandas as pd
 from scatlas.errors import InputError
 from scatlas.get import on_backend
 from scatlas.io import atomic_path
-from scatlas.io.files.hdf5_elements import write_h5ad
+from scatlas.io.files.hdf5_writing import write_h5ad
 from scatlas.pp import harmony_integrate
 from scatlas.pp import neighbors as find_neighbors
 from scatlas.tl import leiden, lisi

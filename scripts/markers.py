@@ -13,7 +13,7 @@ from natsort import natsorted
 
 from scatlas.columns import GeneRule
 from scatlas.io import atomic_path
-from scatlas.io.files.hdf5_elements import write_h5ad
+from scatlas.io.files.hdf5_writing import write_h5ad
 from scatlas.matrix.markers import COLUMNS, merge_plates, rank_markers
 from scatlas.tl import rank_genes_groups
 from scatlas.workflow import script

@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 from scatlas.io import atomic_path, read_subset
-from scatlas.io.files.hdf5_elements import write_h5ad
+from scatlas.io.files.hdf5_writing import write_h5ad
 from scatlas.io.files.local_zarr import open_with_zarr_python
 from scatlas.workflow import script
 from scatlas.workflow.config.atlas_sections import Map, Subset

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from scatlas.io.files.hdf5_elements import write_h5ad
+from scatlas.io.files.hdf5_writing import write_h5ad
 from scatlas.workflow.config.sections import Explore
 from scatlas.workflow.explore import MapCells, build, choose, count_pixels
 from scatlas.workflow.explore._cells import MapPixels

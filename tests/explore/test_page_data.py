@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scatlas.errors import InputError
-from scatlas.io.files.hdf5_elements import write_h5ad
+from scatlas.io.files.hdf5_writing import write_h5ad
 from scatlas.matrix.map_pixels import (
     FIXED_POINT,
     MEANS_SIDE,

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from markupsafe import Markup
 
-from scatlas.io.files.hdf5_elements import write_h5ad
+from scatlas.io.files.hdf5_writing import write_h5ad
 from scatlas.workflow.report._links import Anchors, Explorer, plate_links
 from scatlas.workflow.report._odd_plates import FACTS, PlateComparison
 from scatlas.workflow.report._page import ReportWriter, write_page

@@ -23,7 +23,7 @@ from scatlas.export._nodes import (
 )
 from scatlas.io.files.anndata_file import Store
 from scatlas.io.files.atomic import atomic_path
-from scatlas.io.files.hdf5_elements import create_hdf5
+from scatlas.io.files.hdf5_writing import create_hdf5
 from scatlas.io.files.read_errors import reading
 from scatlas.io.products.gene_copy import GeneCopy, find_gene_copy, write_gene_copy
 from scatlas.io.zarr_writer.elements import DICT, STRING_ARRAY

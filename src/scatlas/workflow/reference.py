@@ -11,7 +11,7 @@ import numpy as np
 
 from scatlas.errors import InputError
 from scatlas.io import atomic_path
-from scatlas.io.files.hdf5_elements import write_h5ad
+from scatlas.io.files.hdf5_writing import write_h5ad
 from scatlas.matrix.gene_scale import GeneScale
 from scatlas.matrix.reference_map import Layout, Projection, ReferenceMap, index_reference
 

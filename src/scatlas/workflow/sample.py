@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from anndata.io import read_elem
 
-from scatlas.io.files.hdf5_elements import create_hdf5, decode, read_element, write_element
+from scatlas.io.files.hdf5_writing import create_hdf5, decode, read_element, write_element
 from scatlas.io.zarr_writer.elements import MAPPINGS
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import pytest
 import scipy.sparse as sp
 from anndata.io import read_elem, write_elem
 
-from scatlas.io.files import hdf5_elements
-from scatlas.io.files.hdf5_elements import read_element
+from scatlas.io.files import hdf5_writing
+from scatlas.io.files.hdf5_writing import read_element
 
 RNG = np.random.default_rng(0)
 ELEMENTS = {
@@ -29,7 +29,7 @@ ELEMENTS = {
 @pytest.mark.parametrize("name", ELEMENTS)
 @pytest.mark.parametrize("options", [{}, {"compression": "gzip"}, {"compression": "lzf"}], ids=str)
 def test_elements(tmp_path: Path, monkeypatch, name: str, options: dict):
-    monkeypatch.setattr(hdf5_elements, "_VALUES", 2000)  # several parts
+    monkeypatch.setattr(hdf5_writing, "_VALUES", 2000)  # several parts
     with h5py.File(tmp_path / "x.h5ad", "w") as file:
         write_elem(file, name, ELEMENTS[name], dataset_kwargs=options if name != "scalar" else {})
         found, expected = read_element(file[name]), read_elem(file[name])

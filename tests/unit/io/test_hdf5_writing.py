@@ -15,8 +15,8 @@ import pytest
 import scipy.sparse as sp
 
 from scatlas.compute.threads import use_threads
-from scatlas.io.files import hdf5_elements
-from scatlas.io.files.hdf5_elements import write_h5ad
+from scatlas.io.files import hdf5_writing
+from scatlas.io.files.hdf5_writing import write_h5ad
 from tests.helpers.h5ad_trees import assert_as_anndata_writes
 
 
@@ -61,7 +61,7 @@ def large() -> ad.AnnData:
 
 
 def test_text_of_many_values_stays_text(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(hdf5_elements, "_MOST_CATEGORIES", 50)
+    monkeypatch.setattr(hdf5_writing, "_MOST_CATEGORIES", 50)
     text = {"few": ["b", "a"] * 50, "half": [f"{i // 2}" for i in range(100)]}
     text["many"] = [f"{max(i, 1)}" for i in range(100)]  # one value twice
     names = pd.Index([f"c{i}" for i in range(100)])
@@ -102,7 +102,7 @@ def test_large_arrays_are_what_anndata_writes_with_any_threads(tmp_path: Path):
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 @pytest.mark.parametrize("persistent", [False, True])
 def test_no_failed_write_goes_unnoticed(tmp_path: Path, monkeypatch, code: int, persistent: bool):
-    write_some = hdf5_elements._ErrorRecordingFile._write_some
+    write_some = hdf5_writing._ErrorRecordingFile._write_some
     disk = SimpleNamespace(count=0, nth=0)
 
     def write(file, data: memoryview) -> int:
@@ -111,7 +111,7 @@ def test_no_failed_write_goes_unnoticed(tmp_path: Path, monkeypatch, code: int, 
             raise OSError(code, os.strerror(code))
         return write_some(file, data[: max(1, len(data) // 2)])  # as little as a system call may
 
-    monkeypatch.setattr(hdf5_elements._ErrorRecordingFile, "_write_some", write)
+    monkeypatch.setattr(hdf5_writing._ErrorRecordingFile, "_write_some", write)
     write_h5ad(tmp_path / "whole.h5ad", adata())
     n_writes = disk.count
     assert n_writes > 20

@@ -12,7 +12,7 @@ import pytest
 import scipy.sparse as sp
 
 from scatlas.errors import InputError
-from scatlas.io.files.hdf5_elements import write_h5ad
+from scatlas.io.files.hdf5_writing import write_h5ad
 from scatlas.workflow.sample import (
     ATLAS_ROW,
     SampledCells,

@@ -16,7 +16,7 @@ from scipy import sparse
 from scatlas import blocks
 from scatlas.columns import among_genes, common_genes
 from scatlas.io.files.atomic import atomic_path, work_folder
-from scatlas.io.files.hdf5_elements import create_hdf5, write_element, write_h5ad
+from scatlas.io.files.hdf5_writing import create_hdf5, write_element, write_h5ad
 from scatlas.io.files.read_errors import reading
 from scatlas.io.matrices.csr_writer import CsrWriter, index_dtype
 from scatlas.io.matrices.lazy import read_matrix
