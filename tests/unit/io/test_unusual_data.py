@@ -242,14 +242,19 @@ def test_advice_names_the_element_that_is_cut() -> None:
 
 
 @pytest.mark.parametrize(
-    "metric, kwds",
-    [("nonsense", {}), ("haversine", {}), ("mahalanobis", {"V": np.eye(40)})],
-    ids=["name", "dimensions", "arguments"],
+    "metric, kwds, transformer",
+    [
+        ("nonsense", {}, "sklearn"),
+        ("nonsense", {}, "pynndescent"),
+        ("haversine", {}, "sklearn"),
+        ("mahalanobis", {"V": np.eye(40)}, "sklearn"),
+    ],
+    ids=["name", "name for NN-descent", "dimensions", "arguments"],
 )
-def test_metrics_that_cannot_be(metric: str, kwds: dict) -> None:
+def test_metrics_that_cannot_be(metric: str, kwds: dict, transformer: str) -> None:
     adata = annotated(some_counts())
     with pytest.raises(InputError, match=f"metric='{metric}' .*choose another metric") as error:
-        sa.pp.neighbors(adata, metric=metric, metric_kwds=kwds)
+        sa.pp.neighbors(adata, metric=metric, metric_kwds=kwds, transformer=transformer)
     assert "\n" not in str(error.value)
 
 

@@ -451,12 +451,13 @@ def test_random_bits_of_a_round(gpu):
     [
         ({"metric": "manhattan"}, "not 'manhattan': neighbours on the CPU"),
         ({"metric_kwds": {"squared": False}}, "without metric_kwds"),
+        ({"transformer": "pynndescent"}, "has no GPU kernels: neighbours on the CPU"),
     ],
 )
 def test_what_the_gpu_is_not_asked_for(caplog, options: dict, message: str):
     from scatlas.pp import _neighbors
 
-    given = {"metric": "euclidean", "metric_kwds": {}} | options
+    given = {"metric": "euclidean", "metric_kwds": {}, "transformer": None} | options
     assert not _neighbors._suits_gpu(on_gpu(points(30)), **given)
     assert message in caplog.text
 
