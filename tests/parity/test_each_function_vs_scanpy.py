@@ -174,6 +174,17 @@ SCORES = [
     )
 ]
 
+
+def bounds(**values: int) -> Case:
+    """Filters by one bound each, in place or not."""
+    options = [
+        {bound: value, "inplace": inplace}
+        for bound, value in values.items()
+        for inplace in (False, True)
+    ]
+    return Case(options, types=None)
+
+
 CASES = {
     "pp.calculate_qc_metrics": Case(
         [
@@ -185,30 +196,8 @@ CASES = {
         wide=True,
         types=None,
     ),
-    "pp.filter_cells": Case(
-        [
-            {bound: value, "inplace": inplace}
-            for bound, value in zip(
-                ("min_counts", "max_counts", "min_genes", "max_genes"),
-                (300, 400, 120, 200),
-                strict=True,
-            )
-            for inplace in (False, True)
-        ],
-        types=None,
-    ),
-    "pp.filter_genes": Case(
-        [
-            {bound: value, "inplace": inplace}
-            for bound, value in zip(
-                ("min_counts", "max_counts", "min_cells", "max_cells"),
-                (200, 500, 60, 80),
-                strict=True,
-            )
-            for inplace in (False, True)
-        ],
-        types=None,
-    ),
+    "pp.filter_cells": bounds(min_counts=300, max_counts=400, min_genes=120, max_genes=200),
+    "pp.filter_genes": bounds(min_counts=200, max_counts=500, min_cells=60, max_cells=80),
     "pp.normalize_total": Case(
         [
             {"target_sum": 1e4},
