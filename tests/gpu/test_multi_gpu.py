@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.gpu.shared import needs
-
-cp = pytest.importorskip("cupy")
+from tests.gpu.shared import needs, skip_without
+from tests.helpers.programs import run_program
 
 SHOWCASE = """
 import hashlib, json, sys
@@ -83,16 +78,9 @@ if __name__ == "__main__":
 @pytest.mark.parametrize("n", [1, 2])
 def test_the_showcase(tmp_path: Path, n: int):
     """The bits of one GPU without a cluster, and the numbers of the CPU."""
-    if n > (there := cp.cuda.runtime.getDeviceCount()):
-        pytest.skip(f"there {'is' if there == 1 else 'are'} {there} of {n} GPUs")
-    (tmp_path / "use.py").write_text(SHOWCASE)
-    done = subprocess.run(
-        [sys.executable, str(tmp_path / "use.py"), str(n)],
-        env=os.environ | {"SCATLAS_LOCKS_DIR": str(tmp_path / "locks")},
-        capture_output=True, text=True, check=False, timeout=280,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-6000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    skip_without(n)
+    locks = str(tmp_path / "locks")
+    found = run_program(SHOWCASE, str(n), file=tmp_path / "use.py", SCATLAS_LOCKS_DIR=locks)
     assert found["workers"] == n
     assert found["unharmed"]
     assert found["counts"]
