@@ -36,6 +36,7 @@ from scatlas.compute import backend, cluster, device_memory, gpu_devices, gpu_lo
 from scatlas.compute.gpu_devices import VISIBLE, Device, Machine
 from scatlas.errors import ConfigError, GpuError
 from scatlas.workflow import script
+from tests.helpers import cluster_steps
 from tests.helpers.programs import run_program
 
 GB = 10**9
@@ -496,12 +497,15 @@ def memory(tmp_path: Path) -> Any:
 def job(memory: Any, tmp_path: Path) -> Iterator[Any]:
     """``job(n, of=m)`` starts one, which ends with the test; ``share`` is of each of its GPUs.
 
-    Between two lines of its log are ``log_seconds``.
+    Between two lines of its log are ``log_seconds``; one that ``has`` its GPUs is waited for.
     """
     jobs = []
 
-    def start(n: int, of: int, share: str = "1", log_seconds: float = 60) -> Job:
+    def start(
+        n: int, of: int, share: str = "1", log_seconds: float = 60, has: str | None = None
+    ) -> Job:
         jobs.append(Job(n, of, tmp_path / "memory", share, log_seconds))
+        assert has is None or jobs[-1].has() == has
         return jobs[-1]
 
     yield start
@@ -515,8 +519,7 @@ def three() -> Machine:
 
 
 def test_a_job_waits_for_the_gpu_of_another_until_that_dies(job):
-    first = job(1, of=1)
-    assert first.has() == "GPU-0"
+    first = job(1, of=1, has="GPU-0")
     second = job(1, of=1)
     said = f"waiting for a GPU: GPU-0 (H200) is locked by process {first.pid} (-c)"
     assert second.says() == said
@@ -525,25 +528,8 @@ def test_a_job_waits_for_the_gpu_of_another_until_that_dies(job):
     assert second.has() == "GPU-0"
 
 
-def test_two_gpus_and_four_jobs(job):
-    first, second = job(1, of=2), job(1, of=2)
-    assert {mine := first.has(), second.has()} == {"GPU-0", "GPU-1"}
-    third, fourth = job(1, of=2), job(1, of=2)
-    for waiting in (third, fourth):
-        line = waiting.says()
-        assert line.startswith("waiting for a GPU: ")
-        assert {str(pid) for pid in (first.pid, second.pid)} <= set(re.findall(r"\d+", line))
-        assert waiting.waits()
-    first.kill()
-    (got,), _, _ = select.select([third.process.stdout, fourth.process.stdout], [], [], 120)
-    assert got.readline().strip() == mine
-    left = fourth if got is third.process.stdout else third
-    assert left.waits()
-
-
 def test_several_are_taken_together_and_none_is_held_meanwhile(job):
-    first = job(2, of=3)
-    assert first.has() == "GPU-0 GPU-1"
+    first = job(2, of=3, has="GPU-0 GPU-1")
     both = job(2, of=3)
     assert both.says().startswith("waiting for 2 GPUs: GPU-0 (H200) is locked by process")
     with gpu_locks.lock_gpus(None, query_gpus=three) as mine:
@@ -556,8 +542,7 @@ def test_several_are_taken_together_and_none_is_held_meanwhile(job):
 
 
 def test_a_holders_memory_is_not_that_of_others(job, memory):
-    first = job(1, of=1)
-    assert first.has() == "GPU-0"
+    first = job(1, of=1, has="GPU-0")
     memory("0.1")
     second = job(1, of=1)
     assert "is locked by process" in second.says()
@@ -568,8 +553,7 @@ def test_a_holders_memory_is_not_that_of_others(job, memory):
 
 
 def test_memory_that_others_use_is_not_waited_for(job, memory):
-    first = job(1, of=1)
-    assert first.has() == "GPU-0"
+    first = job(1, of=1, has="GPU-0")
     second = job(1, of=1)
     second.says()
     memory("0.1")
@@ -581,8 +565,7 @@ def test_memory_that_others_use_is_not_waited_for(job, memory):
 
 def test_a_gpu_that_others_use_is_passed_over_while_another_is_awaited(job, memory):
     memory("0.1 100")
-    first = job(1, of=2)
-    assert first.has() == "GPU-1"
+    job(1, of=2, has="GPU-1")
     second = job(1, of=2)
     assert "GPU-1 (H200) is locked by process" in second.says()
     assert second.waits(4)
@@ -602,8 +585,7 @@ def test_a_waiting_job_can_be_ended(job):
 @pytest.mark.parametrize("name", ["auto", "gpu"])
 def test_a_backend_does_not_depend_on_what_else_runs(cupy, rmm, job, monkeypatch, caplog, name):
     monkeypatch.setattr(gpu_locks, "_LOG_SECONDS", 0.5)
-    first = job(1, of=1)
-    assert first.has() == "GPU-0"
+    first = job(1, of=1, has="GPU-0")
     assert backend.choose_backend(name, query_gpus=lambda: machine(ONE)) == "gpu", "without waiting"
 
     def end_after_two_lines() -> None:
@@ -651,10 +633,15 @@ def test_many_jobs_that_start_at_once_never_share(job):
             for output in select.select(set(outputs) - set(got), [], [])[0]:
                 got[output] = output.readline().strip()
         assert len(got) == n
-        holding = [
-            each for each in jobs if each.process.poll() is None and each.process.stdout in got
-        ]
+        waiting = [each for each in jobs if each.process.stdout not in got]
+        holding = [each for each in jobs if each.process.poll() is None and each not in waiting]
         assert sorted(got[each.process.stdout] for each in holding) == ["GPU-0", "GPU-1", "GPU-2"]
+        if n == 3:
+            late = job(1, of=3)
+            line = late.says()
+            assert line.startswith("waiting for a GPU: ")
+            assert {str(each.pid) for each in holding} <= set(re.findall(r"\d+", line))
+            late.kill()
         holding[0].kill()
 
 
@@ -715,7 +702,7 @@ def test_a_folder_for_locks_that_is_not_ours(monkeypatch, tmp_path: Path):
         shutil.rmtree("/tmp/scatlas-12345678")
 
 
-def test_two_jobs_share_a_gpu_and_a_third_waits(job):
+def test_two_jobs_share_a_gpu_for_which_a_third_and_one_that_wants_all_wait(job):
     first, second = job(1, of=1, share="1/2"), job(1, of=1, share="1/2")
     assert {first.has(), second.has()} == {"GPU-0"}
     third = job(1, of=1, share="1/2")
@@ -725,6 +712,12 @@ def test_two_jobs_share_a_gpu_and_a_third_waits(job):
     assert third.waits()
     first.kill()
     assert third.has() == "GPU-0"
+    whole = job(1, of=1)
+    whole.says()
+    second.kill()
+    assert whole.waits(1)
+    third.kill()
+    assert whole.has() == "GPU-0"
 
 
 def test_jobs_spread_over_gpus_before_they_share_one(job):
@@ -733,29 +726,15 @@ def test_jobs_spread_over_gpus_before_they_share_one(job):
 
 
 def test_shares_of_different_runs_never_exceed_a_gpu(job):
-    third = job(1, of=1, share="1/3")
-    assert third.has() == "GPU-0"
-    half = job(1, of=1, share="1/2")
-    assert half.has() == "GPU-0"
+    job(1, of=1, share="1/3", has="GPU-0")
+    job(1, of=1, share="1/2", has="GPU-0")
     for share in ("1/4", "1/3", "1"):
         assert job(1, of=1, share=share).waits(1), "a sixth is left"
     assert job(1, of=1, share="1/6").has() == "GPU-0"
 
 
-def test_a_whole_gpu_waits_for_every_job_that_shares_it(job):
-    first, second = (job(1, of=1, share=share) for share in ("1/3", "2/3"))
-    assert {first.has(), second.has()} == {"GPU-0"}
-    whole = job(1, of=1)
-    whole.says()
-    first.kill()
-    assert whole.waits(1)
-    second.kill()
-    assert whole.has() == "GPU-0"
-
-
 def test_memory_that_a_sharing_job_uses_is_waited_for(job, memory):
-    first = job(1, of=1, share="1/2")
-    assert first.has() == "GPU-0"
+    first = job(1, of=1, share="1/2", has="GPU-0")
     memory("0.1")
     second = job(1, of=1, share="1/2", log_seconds=0.5)
     said = f"GPU-0 (H200) has 0.1 of 100 GB free beside process {first.pid} (-c)"
@@ -1025,53 +1004,14 @@ def test_a_cluster_of_this_machines_cpus(tmp_path: Path):
     assert found == {"workers": 2, "sum": 45, "existing": 3, "by address": 3}
 
 
-FUNCTIONS = """
-import hashlib, json, sys
-import anndata as ad
-import dask.array as da
-import numpy as np
-import scipy.sparse as sp
-import scatlas as sa
-from scatlas import blocks
-from scatlas.matrix.gram import GramAccumulator
-
-def found(persisted):
-    rng = np.random.default_rng(0)
-    counts = sp.csr_matrix(rng.poisson(rng.gamma(0.3, 2.0, 60), (900, 60)).astype(np.float32))
-    x = da.from_array(counts, chunks=(25, 60), asarray=False)
-    adata = ad.AnnData(X=x.persist() if persisted else x)
-    sa.pp.calculate_qc_metrics(adata, percent_top=None, inplace=True)
-    sa.pp.filter_cells(adata, min_counts=1)
-    sa.pp.normalize_total(adata)
-    sa.pp.log1p(adata)
-    sa.pp.highly_variable_genes(adata, n_top_genes=30)
-    adata.obs["g"] = np.arange(adata.n_obs) % 3
-    groups = sa.get.aggregate(adata, "g", ["mean", "var", "count_nonzero", "median"]).layers
-    groups["sum"] = sa.get.aggregate(adata, "g", "sum").layers["sum"]  # few: block by block
-    sa.pp.scale(adata, zero_center=False)
-    sa.pp.pca(adata, n_comps=5)
-    places = np.concatenate([*blocks.stream(adata.obsm["X_pca"])])
-    arrays = [adata.obs["total_counts"], adata.var["dispersions_norm"], adata.varm["PCs"], places]
-    arrays += [groups[name] for name in sorted(groups)]
-    harmed = any((a != b).nnz for a, b in zip(blocks.stream(x), blocks.stream(x)))
-    return [hashlib.sha256(np.ascontiguousarray(a).tobytes()).hexdigest() for a in arrays], harmed
-
-if __name__ == "__main__":
-    here = found(False)
-    with sa.cluster("local-cpu", n_workers=2, threads_per_worker=1) as client:
-        called = []
-        add, GramAccumulator.add = GramAccumulator.add, lambda *a: called.append(a)
-        there = found(True)
-    print(json.dumps({"same": here == there, "harmed": there[1], "blocks_here": len(called)}))
-"""
-
-
 @pytest.mark.filterwarnings("ignore")
 def test_functions_on_a_cluster_give_the_bits_of_one_process(tmp_path: Path):
-    """36 blocks, more than two groups; none of them is summed in the process that asks."""
+    """None of the blocks is summed in the process that asks."""
     pytest.importorskip("distributed")
-    found = run_program(FUNCTIONS, file=tmp_path / "use.py")
-    assert found == {"same": True, "harmed": False, "blocks_here": 0}
+    program = Path(cluster_steps.__file__).read_text()
+    found = run_program(program, "local-cpu", "2", file=tmp_path / "use.py")
+    same = {"unharmed": True, "counts": True, "genes": True, "apart": 0}
+    assert found == {"workers": 2, "other bits": [], "blocks here": 0, **same}
 
 
 def test_a_scheduler_that_does_not_answer(monkeypatch, tmp_path: Path):
