@@ -47,7 +47,7 @@ class Beside:
         self.model = PearsonModel(np.array(of_genes), totals, np.array([0.9, 3.0, 1e9]), 100.0)
         self.loadings, self.offset = rng.normal(size=(genes, 50)), rng.normal(size=50)
 
-    def of(self, rows: Any) -> Beside:
+    def of_cells(self, rows: Any) -> Beside:
         """The numbers of some cells."""
         part = copy(self)
         part.codes, part.scales, part.totals = (

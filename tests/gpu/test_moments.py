@@ -10,7 +10,6 @@ import pytest
 import scipy.sparse as sp
 
 from scatlas.kernels.counts import qc_cpu
-from scatlas.kernels.moments import moments_cpu
 from tests.gpu.kernel_calls import some_values
 
 INTEGERS = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
@@ -109,15 +108,3 @@ def test_totals_of_genes_are_exact(gpu_block, rng):
     got = qc_cpu.round_gene_sums(qc_gpu.gene_totals(gpu_block(sp.csr_matrix(x))))
     exact = [fsum(column) for column in x.T]
     np.testing.assert_allclose(got, exact, rtol=0, atol=4e-16 * max(map(abs, exact)))
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_blocks_are_merged_as_on_the_cpu(gpu_block, rng, dtype):
-    """Also means that are far above the spread, of which nothing is left in float64 squares."""
-    from scatlas.kernels.moments import moments_gpu
-
-    x = (1e6 + rng.normal(size=(3000, 3))).astype(dtype)
-    got = moments_cpu.merge([moments_gpu.moments(gpu_block(part)) for part in np.array_split(x, 7)])
-    wide = x.astype(np.longdouble)
-    np.testing.assert_allclose(got.mean[0], wide.mean(axis=0).astype(float), rtol=1e-15)
-    np.testing.assert_allclose(got.var[0], wide.var(axis=0, ddof=1).astype(float), rtol=1e-12)

@@ -67,7 +67,7 @@ def main(kind: str, n: int) -> dict[str, Any]:
     called = []
     add = GramAccumulator.add
     with sa.cluster(kind, **OPTIONS[kind](n)) as client:
-        GramAccumulator.add = lambda *args: called.append(1) or add(*args)
+        GramAccumulator.add = lambda *args, **options: called.append(1) or add(*args, **options)
         there, unharmed = found(gpu=gpu, persisted=True)
         GramAccumulator.add = add
         workers = client.run(lambda: None)

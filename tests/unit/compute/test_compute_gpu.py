@@ -263,8 +263,9 @@ def test_without_cupy_nothing_is_asked(monkeypatch: pytest.MonkeyPatch, caplog):
     assert backend.choose_backend("cpu", query_gpus=never) == "cpu"
 
 
-def test_a_newer_driver_than_cupy_is_fine(cupy: Cupy):
-    cupy.cuda.runtime.runtimeGetVersion = lambda: 12090
+@pytest.mark.parametrize("built", [12090, 13090])
+def test_a_driver_of_the_same_or_a_newer_major_version_is_fine(cupy: Cupy, built: int):
+    cupy.cuda.runtime.runtimeGetVersion = lambda: built
     assert backend.choose_backend("gpu", query_gpus=lambda: machine(ONE)) == "gpu"
 
 

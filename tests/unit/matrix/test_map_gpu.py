@@ -175,10 +175,10 @@ def scores_to(x: Any, n_dims: Any, n: Any, rows: Any, n_rows: Any, cosine: Any, 
         out[i] = nearest_cpu.scores_to(cells, row)
 
 
-def plain(x: Any) -> Any:
+def as_numpy(x: Any) -> Any:
     """NumPy arrays of the stand-in's, which share their memory."""
     if isinstance(x, tuple):
-        parts = map(plain, x)
+        parts = map(as_numpy, x)
         return type(x)(*parts) if hasattr(x, "_fields") else tuple(parts)
     return x.view(np.ndarray) if isinstance(x, OnGpu) else x
 
@@ -187,7 +187,7 @@ def by_cpu(function: Callable[..., Any], n_rows: Callable[..., int] | None = Non
     """Function of the CPU in place of the GPU's, which takes no range of rows."""
 
     def call(*args: Any, **options: Any) -> Any:
-        args = plain(args)
+        args = as_numpy(args)
         result = function(*args, *([(0, n_rows(*args))] if n_rows else []), **options)
         if isinstance(result, tuple):
             return tuple(on_gpu(x) if isinstance(x, np.ndarray) else x for x in result)
@@ -210,7 +210,7 @@ def fuzzy_union(indices: Any, weights: Any) -> communities_cpu.Edges:
 
 
 def run_round(*args: Any, **options: Any) -> None:
-    coordinates, out, others, edges, keys, curve = plain(args)
+    coordinates, out, others, edges, keys, curve = as_numpy(args)
     n = len(coordinates)
     keys = np.arange(n, dtype=np.uint64) if keys is None else keys
     layout_cpu.run_round(coordinates, out, others, edges, keys, curve, (0, n), **options)
@@ -228,7 +228,7 @@ REPLACED: dict[str, dict[str, Any]] = {
         "find_parts": by_cpu(edges_cpu.find_parts),
         "weigh_inside": by_cpu(edges_cpu.weigh_inside, lambda _, labels: labels.size),
     },
-    "umap": {"fuzzy_union": lambda *args: fuzzy_union(*plain(args))}
+    "umap": {"fuzzy_union": lambda *args: fuzzy_union(*as_numpy(args))}
     | {
         name: by_cpu(getattr(umap_cpu, name))
         for name in (
