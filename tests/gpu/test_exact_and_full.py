@@ -99,7 +99,7 @@ def test_full_memory_ends_in_a_sentence(name: str, rng):
     a.obs["n"] = np.arange(a.n_obs) % 7.0
     pool = cp.get_default_memory_pool()
     pool.free_all_blocks()
-    pool.set_limit(size=pool.used_bytes() + 20 * 2**20)
+    pool.set_limit(size=pool.used_bytes() + 28 * 2**20)
     halves_suffice = name == "downsample_counts"
     try:
         with nullcontext() if halves_suffice else pytest.raises(ScatlasError, match="too small"):
