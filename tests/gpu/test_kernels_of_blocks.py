@@ -167,9 +167,7 @@ KERNELS = {
     ),
     "counts.downsample": Kernel(downsample),
     "linalg.scale": Kernel(scale, COUNTED),
-    "linalg.scale after regression": Kernel(
-        regress, ("bool", "uint8", "int16", "int64", *FLOATS), reals=True
-    ),
+    "linalg.regress": Kernel(regress, ("bool", "uint8", "int16", "int64", *FLOATS), reals=True),
     "moments.moments": Kernel(moments, reals=True, rtol=1e-12, on_device=("codes",)),
     "moments.count_moments": Kernel(
         count_moments,
