@@ -1,11 +1,10 @@
-"""Kernel of UMAP's rounds against plain NumPy; powers; random numbers."""
+"""Kernel of UMAP's rounds against plain NumPy, random numbers included."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -95,20 +94,3 @@ def test_a_round_is_that_of_plain_numpy(
         layout_cpu.run_round(y, out, others, edges, keys, (a, b), rows, **how)
     # Forces nearly cancel in some rows: the errors are those of the sum of their sizes.
     np.testing.assert_allclose(out, known, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("exponent", [0.4, 1.0, 1.33])
-def test_powers(exponent: float) -> None:
-    x = np.geomspace(1e-12, 1e8, 20_000).astype(np.float32)
-    found = np.array([layout_cpu._power(v, np.float32(exponent)) for v in x])
-    known = x.astype(np.float64) ** np.float64(np.float32(exponent))
-    np.testing.assert_allclose(found, known, rtol=3e-6 * max(1.0, exponent))
-
-
-def test_draws_are_spread_evenly() -> None:
-    n_bins, n = 10, 100_000
-    drawn = [layout_cpu._draw(np.uint64(i * STEP & MASK), n_bins) for i in range(n)]
-    counts = np.bincount(drawn, minlength=n_bins)
-    # Six standard deviations.
-    assert counts.size == n_bins
-    assert np.abs(counts - n / n_bins).max() < 6 * np.sqrt(n / n_bins)
