@@ -78,7 +78,7 @@ def exact_qc(x: Any, masks: NDArray[np.bool_]) -> QCSums | None:
 
 def exact_moments(x: Any, transform: Callable[[NDArray[Any]], NDArray[Any]]) -> Moments | None:
     """Moments per gene of the transformed values; None as :func:`exact_totals`."""
-    from scatlas.arrays import aligned
+    from scatlas.arrays.numpy_arrays import aligned_zeros
     from scatlas.kernels.moments.exact_sums_cpu import add_genes, finish_sums, grid_of
     from scatlas.kernels.moments.moments_cpu import Moments
 
@@ -90,7 +90,7 @@ def exact_moments(x: Any, transform: Callable[[NDArray[Any]], NDArray[Any]]) -> 
     if not grid:
         return None
     indptr, bounds = row_offsets(x), _gene_bounds(x)
-    sums, expressed = aligned.zeros((1, n_genes, 4)), np.zeros((1, n_genes), np.int64)
+    sums, expressed = aligned_zeros((1, n_genes, 4)), np.zeros((1, n_genes), np.int64)
 
     def work(part: slice) -> None:
         genes = slice(bounds[part.start], bounds[part.stop])

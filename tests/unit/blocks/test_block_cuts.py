@@ -171,22 +171,6 @@ def test_gram_sums_do_not_depend_on_the_blocks(density, dtype, bounds, threads):
     np.testing.assert_allclose(found[0].gram, wanted, rtol=1e-12)
 
 
-def test_panels_of_real_size():
-    """A sparse matrix of 2,000 genes as in the workflow: panels of 2,048 cells."""
-    assert gram.panel_rows(2000) == 2048
-    x = sp.random(9000, 2000, 0.03, format="csr", dtype=np.float64, rng=np.random.default_rng(0))
-    found = []
-    for bounds in ([0, 9000], [0, 1, 2048, 2049, 7000, 7001, 9000], [*range(0, 9000, 999), 9000]):
-        with use_threads(2), GramAccumulator(2000) as total:
-            for a, b in pairwise(bounds):
-                total.add(x[a:b])
-        found.append(total.result())
-    for other in found[1:]:
-        np.testing.assert_array_equal(other.gram, found[0].gram)
-        np.testing.assert_array_equal(other.sums, found[0].sums)
-    np.testing.assert_allclose(found[0].gram, (x.T @ x).toarray(), rtol=1e-12)
-
-
 def test_groups_of_panels_made_elsewhere_give_the_same_bits(monkeypatch):
     monkeypatch.setattr(gram, "panel_rows", lambda *_, **__: 64)
     monkeypatch.setattr(gram, "_GROUP", 4)

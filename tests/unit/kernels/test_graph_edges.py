@@ -26,7 +26,7 @@ def edges_of(graph: sp.csr_matrix) -> Edges:
     return Edges(graph.indptr.astype(np.int64), graph.indices.astype(np.int64), graph.data)
 
 
-def joined(n: int, starts: np.ndarray, ends: np.ndarray) -> sp.csr_matrix:
+def graph_of_edges(n: int, starts: np.ndarray, ends: np.ndarray) -> sp.csr_matrix:
     return sp.csr_matrix((np.ones(starts.size, np.float32), (starts, ends)), shape=(n, n))
 
 
@@ -35,8 +35,10 @@ GRAPHS = {
     "few edges": graph(3000, 1.2),
     "many edges": graph(3000, 20, dtype=np.int64),
     "wide indices": sp.csr_matrix(graph(500, 2)),
-    "path": joined(20_000, PATH[:-1], PATH[1:]),  # one long part, whose nodes are in any order
-    "star": joined(5000, np.full(4999, 2500), np.delete(np.arange(5000), 2500)),
+    "path": graph_of_edges(
+        20_000, PATH[:-1], PATH[1:]
+    ),  # one long part, whose nodes are in any order
+    "star": graph_of_edges(5000, np.full(4999, 2500), np.delete(np.arange(5000), 2500)),
     "no edge": sp.csr_matrix((40, 40), dtype=np.float32),
     "no node": sp.csr_matrix((0, 0), dtype=np.float32),
 }

@@ -165,18 +165,6 @@ def test_no_bit_depends_on_threads(monkeypatch, taken):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("dense", [False, True])
-def test_products_are_those_of_the_centred_cells(monkeypatch, dense):
-    rng = np.random.default_rng(0)
-    monkeypatch.setattr(eigh_cpu, "_VALUES_PER_PART", 2000)
-    x = cells(700, 50)
-    mean = x.mean(axis=0, dtype=np.float64)
-    vectors = rng.standard_normal((50, eigh_cpu.BLOCK))
-    product = eigh_cpu.centred_product(x if dense else sp.csr_matrix(x), mean)
-    centred = x - mean
-    np.testing.assert_allclose(product(vectors), centred.T @ (centred @ vectors), rtol=1e-10)
-
-
 def with_eigenvalues(values: np.ndarray, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """A symmetric matrix and its eigenvectors, in the order of the values."""
     rng = np.random.default_rng(seed)
