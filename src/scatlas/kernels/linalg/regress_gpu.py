@@ -49,13 +49,7 @@ def residuals(
         np.int64(weights.shape[1]),
     )
     sizes = np.int64(n_rows), np.int64(n_genes)
-    if sparse.issparse(x):
-        run = cuda.kernel(
-            "linalg/regress", "residuals_csr", x.data.dtype, x.indices.dtype, out.dtype
-        )
-        block = x.data, x.indices, cuda.row_offsets(x)
-    else:
-        run = cuda.kernel("linalg/regress", "residuals_dense", x.dtype, out.dtype)
-        block = x, *cuda.strides(x)
+    kind, types, block = cuda.rows_of(x)
+    run = cuda.kernel("linalg/regress", f"residuals_{kind}", *types, out.dtype)
     run(*cuda.grid_of_warps(n_rows), (*block, *sizes, *fit, out))
     return out
