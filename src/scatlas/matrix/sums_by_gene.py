@@ -4,6 +4,7 @@ Sums of integers are exact, so they have the bits of row blocks; others are left
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -85,30 +86,25 @@ def exact_moments(x: Any, transform: Callable[[NDArray[Any]], NDArray[Any]]) -> 
     if not is_by_gene(x) or x.dtype != np.float32:
         return None
     n_cells, n_genes = x.shape
-    values = _transformed(x, transform)
+    values = np.empty(x.indptr[-1], x.dtype)
+
+    def fill(part: slice) -> None:
+        values[part] = transform(x.data[part])
+
+    blocks.for_each(fill, _value_slices(x))
     grid = grid_of(values, n_cells)
     if not grid:
         return None
     indptr, bounds = row_offsets(x), _gene_bounds(x)
     sums, expressed = aligned_zeros((1, n_genes, 4)), np.zeros((1, n_genes), np.int64)
 
-    def work(part: slice) -> None:
-        genes = slice(bounds[part.start], bounds[part.stop])
-        add_genes(values, indptr, genes.start, genes.stop, grid, sums[0])
-        finish_sums(sums[0, genes].reshape(-1), expressed[0, genes])
+    def work(genes: tuple[int, int]) -> None:
+        add_genes(values, indptr, *genes, grid, sums[0])
+        own = slice(*genes)
+        finish_sums(sums[0, own].reshape(-1), expressed[0, own])
 
-    blocks.for_each(work, [slice(i, i + 1) for i in range(len(bounds) - 1)])
+    blocks.for_each(work, list(pairwise(bounds)))
     return Moments(np.zeros(1, np.int64), np.array([n_cells]), sums, expressed)
-
-
-def _transformed(x: Any, transform: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
-    values = np.empty(x.indptr[-1], x.dtype)
-
-    def work(part: slice) -> None:
-        values[part] = transform(x.data[part])
-
-    blocks.for_each(work, _value_slices(x))
-    return values
 
 
 def _is_exact(x: Any) -> bool:
@@ -117,13 +113,9 @@ def _is_exact(x: Any) -> bool:
 
     if x.dtype.kind in "iub":  # summed in int64; the caller has checked the range
         return True
-    largest = np.zeros(len(parts := _value_slices(x)))
-
-    def find(part: slice) -> None:
-        largest[parts.index(part)] = largest_integer(x.data[part])
-
-    blocks.for_each(find, parts)
-    return bool(largest.max(initial=0.0) * max(x.shape) <= _LARGEST_EXACT)
+    largest: list[float] = []
+    blocks.for_each(lambda part: largest.append(largest_integer(x.data[part])), _value_slices(x))
+    return bool(max(largest) * max(x.shape) <= _LARGEST_EXACT)
 
 
 def _value_slices(x: Any) -> list[slice]:
@@ -152,11 +144,10 @@ def _sum_parts(
     genes = [np.zeros(x.shape[1], dtype) for dtype in gene_dtypes]
     found: list[list[NDArray[Any]]] = [[] for _ in bounds[1:]]
 
-    def work(part: slice) -> None:
-        cells = [np.zeros(*array) for array in zip(cell_shapes, cell_dtypes, strict=True)]
-        first, last = bounds[part.start], bounds[part.stop]
-        add(x.data, x.indices, indptr, first, last, *arguments, *cells, *genes)
-        found[part.start] = cells
+    def work(i: int) -> None:
+        found[i] = [np.zeros(*array) for array in zip(cell_shapes, cell_dtypes, strict=True)]
+        own = bounds[i], bounds[i + 1]
+        add(x.data, x.indices, indptr, *own, *arguments, *found[i], *genes)
 
-    blocks.for_each(work, [slice(i, i + 1) for i in range(len(found))])
+    blocks.for_each(work, range(len(found)))
     return [sum(parts[1:], parts[0]) for parts in zip(*found, strict=True)], genes
