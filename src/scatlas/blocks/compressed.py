@@ -5,6 +5,7 @@ SciPy's conversion of CSC to CSR takes longer than most functions.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -78,15 +79,8 @@ def _dense(x: NDArray[Any], at: NDArray[np.int64], axis: int) -> NDArray[Any]:
         # With mode="clip" NumPy writes to `out` directly; no position is outside of the array.
         np.take(of_part, own, axis=axis, out=out[part], mode="clip")
 
-    for_each(copy, _row_ranges(out))
+    for_each(copy, ranges(len(out), out.size // _MIN_DENSE_VALUES))
     return out
-
-
-def _row_ranges(out: NDArray[Any]) -> list[slice]:
-    """Ranges of rows, one per thread."""
-    n = max(1, min(n_threads(), out.size // _MIN_DENSE_VALUES))
-    bounds = [out.shape[0] * i // n for i in range(n + 1)]
-    return [slice(bounds[i], bounds[i + 1]) for i in range(n)]
 
 
 def _lines(x: Any, lines: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
@@ -100,7 +94,7 @@ def _lines(x: Any, lines: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]
     def copy(part: slice) -> None:
         copy_lines(old, lines, part.start, part.stop, new)
 
-    for_each(copy, _line_ranges(indptr))
+    for_each(copy, line_ranges(indptr))
     return new
 
 
@@ -114,7 +108,7 @@ def _entries(
     kept = np.zeros(x.shape[axis], np.uint8)
     kept[positions] = 1
     new_index = (np.cumsum(kept, dtype=np.int64) - 1).astype(x.indices.dtype)
-    counts, parts = np.empty(old.indptr.size - 1, np.int64), _line_ranges(old.indptr)
+    counts, parts = np.empty(old.indptr.size - 1, np.int64), line_ranges(old.indptr)
 
     def count(part: slice) -> None:
         count_kept(old, kept, part.start, part.stop, counts)
@@ -134,10 +128,21 @@ def _offsets(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
-def _line_ranges(indptr: NDArray[np.int64]) -> list[slice]:
+def ranges(n: int, most: int) -> list[slice]:
+    """Ranges of `n` items, one per thread, at least one and at most so many."""
+    n_ranges = max(1, min(n_threads(), most))
+    bounds = [n * i // n_ranges for i in range(n_ranges + 1)]
+    return [slice(*ends) for ends in pairwise(bounds)]
+
+
+def line_ranges(indptr: NDArray[np.integer[Any]]) -> list[slice]:
     """Ranges of lines with about as many values, one per thread."""
-    n_values, n_lines = int(indptr[-1]), indptr.size - 1
-    n = max(1, min(n_threads(), n_values // _MIN_VALUES))
-    ends = np.searchsorted(indptr, [n_values * i // n for i in range(1, n)])
-    bounds = [0, *map(int, ends), n_lines]
-    return [slice(bounds[i], bounds[i + 1]) for i in range(n)]
+    ends = np.searchsorted(indptr, [part.stop for part in value_ranges(indptr)[:-1]])
+    bounds = [0, *map(int, ends), indptr.size - 1]
+    return [slice(*ends) for ends in pairwise(bounds)]
+
+
+def value_ranges(indptr: NDArray[np.integer[Any]]) -> list[slice]:
+    """Ranges of the values of all lines, one per thread."""
+    n_values = int(indptr[-1])
+    return ranges(n_values, n_values // _MIN_VALUES)
