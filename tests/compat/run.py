@@ -21,6 +21,7 @@ import sys
 import tarfile
 import tempfile
 from importlib.metadata import version
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,6 @@ FILES = [
     *("preprocessing", "preprocessing_distributed", "qc_metrics", "rank_genes_groups"),
     *("rank_genes_groups_logreg", "scaling", "score_genes", "scrublet"),
 ]
-# Of these, `make test` runs every eighth test.
-MANY_CASES = ("test_aggregated.py", "test_highly_variable_genes.py", "test_normalization.py")
-MANY_CASES += ("test_preprocessing.py", "test_qc_metrics.py")
 
 
 class UnavailableError(Exception):
@@ -131,10 +129,9 @@ def run(whose: str, tests: list[str] | None = None, *, workers: int = 2) -> dict
 
 
 def part() -> list[str]:
-    """Tests of small files, and every eighth of the files with many cases."""
-    names = page.read(PASSES)
-    of_large = [name for name in names if name.startswith(MANY_CASES)]
-    return sorted({*names} - {*of_large}) + of_large[::8]
+    """Every eighth test of each file, and the first: those of `make test`."""
+    files = groupby(page.read(PASSES), key=lambda name: name.split("::")[0])
+    return [name for _, names in files for name in [*names][::8]]
 
 
 def check(names: list[str] | None = None, *, workers: int = 2) -> list[str]:

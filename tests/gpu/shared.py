@@ -16,6 +16,14 @@ def needs(package: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(missing, reason=f"{package} is not installed")
 
 
+def skip_without(n_gpus: int) -> None:
+    """Skip on a machine with fewer GPUs."""
+    from cupy.cuda import runtime
+
+    if n_gpus > (there := runtime.getDeviceCount()):
+        pytest.skip(f"there {'is' if there == 1 else 'are'} {there} of {n_gpus} GPUs")
+
+
 def host_arrays(x: Any) -> list[np.ndarray]:
     """NumPy arrays of a dense or CSR block in host memory."""
     arrays = (x.data, x.indices, x.indptr) if hasattr(x, "indptr") else (x,)

@@ -9,24 +9,14 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from scatlas.compute import gpu_devices
-from tests.gpu.shared import needs
+from tests.gpu.shared import needs, skip_without
+from tests.helpers.programs import run_program
 
 cp = pytest.importorskip("cupy")
-
-
-def run(program: str, *args: str, **env: str) -> Any:
-    """Last JSON line of a program in a new process, because CUDA starts once per process."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program), *args],
-        env=os.environ | env, capture_output=True, text=True, check=False, timeout=240,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-6000:]
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def test_nvml_tells_what_cuda_tells():
@@ -74,7 +64,7 @@ USE = """
     ["default", *(pytest.param(mode, marks=needs("rmm")) for mode in ("pool", "async", "managed"))],
 )
 def test_each_memory_mode(mode: str):
-    record = run(USE, mode)
+    record = run_program(USE, mode)
     assert record["sums"] == [10_000_000, 10, 7]
     assert record["memory_mode"] == mode
     assert record["refused"], "no mode hands out more than there is"
@@ -98,7 +88,7 @@ def test_a_limit_is_kept():
                 found["pool"] = "full"
         print(json.dumps(found))
     """
-    assert run(program) == {"pool": "full"}
+    assert run_program(program) == {"pool": "full"}
 
 
 @needs("rmm")
@@ -169,7 +159,7 @@ def test_cuda_is_not_started_by_asking():
         status = ctypes.CDLL("libcuda.so.1").cuDeviceGetCount(ctypes.byref(count))
         print(json.dumps({"first": asked - start, "second": again - asked, "status": status}))
     """
-    found = run(program)
+    found = run_program(program)
     assert found["status"] == 3, "CUDA_ERROR_NOT_INITIALIZED"
     assert found["second"] < 0.1
 
@@ -254,16 +244,9 @@ if __name__ == "__main__":
     ids=["pool", "managed"],
 )
 def test_a_cluster_has_one_worker_a_gpu_with_one_allocator(tmp_path: Path, n: int, options: dict):
-    if n > (there := cp.cuda.runtime.getDeviceCount()):
-        pytest.skip(f"there {'is' if there == 1 else 'are'} {there} of {n} GPUs")
-    (tmp_path / "use.py").write_text(CLUSTER)
-    done = subprocess.run(
-        [sys.executable, str(tmp_path / "use.py"), str(n), json.dumps(options)],
-        env=os.environ | {"SCATLAS_LOCKS_DIR": str(tmp_path / "locks")},
-        capture_output=True, text=True, check=False, timeout=240,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-6000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    skip_without(n)
+    locks, file = str(tmp_path / "locks"), tmp_path / "use.py"
+    found = run_program(CLUSTER, str(n), json.dumps(options), file=file, SCATLAS_LOCKS_DIR=locks)
     assert found["workers"] == n
     assert all(address.startswith("tcp://127.0.0.1:") for address in found["addresses"])
     assert found["threads"] == [options.get("threads_per_worker", 1)] * n
@@ -291,6 +274,7 @@ def test_a_step_on_the_gpu_says_so_in_its_run_record(tmp_path: Path):
         record = json.loads(script.run_record(Path(sys.argv[1])).read_text())
         print(json.dumps(record["gpu"] | {"on": facts["on"], "backend": record["backend"]}))
     """
-    found = run(program, str(tmp_path / "m.json"), SCATLAS_LOCKS_DIR=str(tmp_path / "locks"))
+    locks = str(tmp_path / "locks")
+    found = run_program(program, str(tmp_path / "m.json"), SCATLAS_LOCKS_DIR=locks)
     assert (found["on"], found["backend"]) == ("gpu", "gpu")
     assert found["peak_memory_bytes"] >= 8000

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import anndata as ad
 import numpy as np
 import pandas as pd
@@ -34,7 +38,7 @@ CURVE = (0.583, 1.334)
 OPTIONS = {"gamma": 1.0, "negative_sample_rate": 5, "alpha": 1.0}
 
 
-def points(n_cells: int, width: int, dtype: type = np.float32, *, apart: float = 2.0) -> np.ndarray:
+def points(n_cells: int, width: int, dtype: Any = np.float32, *, apart: float = 2.0) -> np.ndarray:
     """Points like components: a few wide axes, many narrow ones, groups of unequal size."""
     rng = np.random.default_rng(0)
     which = (9 * rng.random(n_cells) ** 3).astype(int)
@@ -62,55 +66,51 @@ def assert_same(gpu: tuple, cpu: tuple) -> None:
         np.testing.assert_array_equal(cp.asnumpy(a), b)
 
 
-def assert_same_index(x: np.ndarray, n_neighbors: int, **options: object) -> None:
+def far_and_equal() -> np.ndarray:
+    """Tight groups far from the origin, and equal cells."""
+    x = points(6000, 30) + np.float32(1e3)
+    x[1000:1500] = x[7]
+    x[3000:3020] = 0
+    return x
+
+
+# Cells, number of neighbours, options.
+LISTS: dict[str, tuple[Callable[[], np.ndarray], int, dict[str, Any]]] = {
+    **{
+        f"{metric} {dtype}": (partial(points, 12_000, 50, dtype), 15, {"metric": metric})
+        for metric in inverted_lists.METRICS
+        for dtype in ("float32", "float64")
+    },
+    **{
+        f"{n} cells of {width}": (partial(points, n, width), k, {})
+        for n, width, k in ((2, 5, 2), (40, 3, 40), (700, 1, 5))
+    },
+    **{f"width {n}": (partial(points, 3000, n), 10, {}) for n in (8, 64, 65, 300)},
+    **{f"{k} neighbours": (partial(points, 4000, 20), k, {}) for k in (2, 30, 60, 130)},
+    **{
+        f"far, {metric}": (far_and_equal, 15, {"metric": metric})
+        for metric in ("euclidean", "cosine")
+    },
+    "products that overflow": (lambda: (points(2000, 10) * 1e19).astype(np.float32), 10, {}),
+    "many cells": (partial(points, 300_000, 50, apart=1.0), 15, {"recall": 0.95}),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_lists_and_neighbours_have_the_cpus_bits(name):
+    make, n_neighbors, options = LISTS[name]
+    x = make()
     cpu = inverted_lists.build(x, n_neighbors, **options)
     gpu = inverted_lists.build(cp.asarray(x), n_neighbors, **options)
     assert isinstance(gpu, inverted_lists_gpu.GpuInvertedLists)
-    for name in ("order", "bounds", "centre_of"):
-        assert_same([getattr(gpu, name)], [getattr(cpu, name)])
+    for part in ("order", "bounds", "centre_of"):
+        assert_same([getattr(gpu, part)], [getattr(cpu, part)])
     assert_same([gpu.centres.exact], [cpu.centres.x])
     assert (gpu.n_probes, gpu.recall) == (cpu.n_probes, cpu.recall)
     found = gpu.neighbors(n_neighbors)
     assert_same(found, cpu.neighbors(n_neighbors))
     assert found[0].dtype == np.int32
     assert_same(gpu.neighbors(n_neighbors), tuple(map(cp.asnumpy, found)))
-
-
-@pytest.mark.parametrize("metric", inverted_lists.METRICS)
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_lists_and_neighbours_have_the_cpus_bits(metric, dtype):
-    assert_same_index(points(12_000, 50, dtype), 15, metric=metric)
-
-
-@pytest.mark.parametrize(("n_cells", "width", "k"), [(2, 5, 2), (40, 3, 40), (700, 1, 5)])
-def test_few_cells(n_cells, width, k):
-    assert_same_index(points(n_cells, width), k)
-
-
-@pytest.mark.parametrize("width", [8, 64, 65, 300])
-def test_widths(width):
-    assert_same_index(points(3000, width), 10)
-
-
-@pytest.mark.parametrize("k", [2, 30, 60, 130])
-def test_numbers_of_neighbours(k):
-    assert_same_index(points(4000, 20), k)
-
-
-def test_tight_groups_far_from_the_origin_and_equal_cells():
-    x = points(6000, 30) + np.float32(1e3)
-    x[1000:1500] = x[7]
-    x[3000:3020] = 0
-    for metric in ("euclidean", "cosine"):
-        assert_same_index(x, 15, metric=metric)
-
-
-def test_values_whose_products_overflow():
-    assert_same_index((points(2000, 10) * 1e19).astype(np.float32), 10)
-
-
-def test_many_cells():
-    assert_same_index(points(300_000, 50, apart=1.0), 15, recall=0.95)
 
 
 def test_new_cells():

@@ -14,14 +14,16 @@ import pytest
 import scipy.sparse as sp
 
 cp = pytest.importorskip("cupy")
+cupy_sparse = pytest.importorskip("cupyx.scipy.sparse")
 
 import scatlas as sa  # noqa: E402
 from scatlas import blocks  # noqa: E402
 from scatlas.arrays.kinds import is_dask, is_gpu  # noqa: E402
-from scatlas.errors import ScatlasError  # noqa: E402
+from scatlas.errors import InputError, ScatlasError  # noqa: E402
 from scatlas.matrix.hvg import hvg_of_counts  # noqa: E402
 from scatlas.matrix.hvg_shares import share_moments  # noqa: E402
 from scatlas.matrix.select_normalize import select_and_log_normalize  # noqa: E402
+from tests.gpu.shared import host_arrays, needs  # noqa: E402
 
 N_CELLS, N_GENES = 700, 300
 KINDS = ["dense", "csr", "csc", "dask-dense", "dask-csr", "exact-dask-csr"]
@@ -114,6 +116,17 @@ def ranked(method: str, **options: Any) -> Callable[[ad.AnnData], Any]:
     return call
 
 
+FUNCS = ("sum", "mean", "var", "count_nonzero", "median")
+
+
+def aggregate_of_some(adata: ad.AnnData) -> dict[str, Any]:
+    """Cells without a group, and a group without cells."""
+    groups = adata.obs["batch"].where(np.arange(N_CELLS) % 5 > 0)
+    some = ad.AnnData(adata.X, obs=adata.obs.assign(groups=groups))
+    mask = SOME & (groups != "b2").to_numpy()
+    return dict(sa.get.aggregate(some, "groups", FUNCS, mask=mask).layers)
+
+
 NUMBERS = ("scores", "pvals", "pvals_adj", "logfoldchanges")
 # Each call with its tolerance for numbers of any result, X among them; 0: the same bits.
 CALLS: dict[str, tuple[Callable[[ad.AnnData], Any], float]] = {
@@ -150,6 +163,14 @@ CALLS: dict[str, tuple[Callable[[ad.AnnData], Any], float]] = {
     "scale uncentred": (lambda a: sa.pp.scale(logged(a), zero_center=False, max_value=2.0), 1e-6),
     "pca": (lambda a: sa.pp.pca(logged(a), n_comps=10), 1e-5),
     "pca uncentred": (lambda a: sa.pp.pca(logged(a), n_comps=10, zero_center=False), 1e-5),
+    "pca of some genes": (
+        lambda a: sa.pp.pca(a, 5, mask_var=np.arange(N_GENES) % 3 > 0, dtype="float64"),
+        1e-7,
+    ),
+    "pca of a matrix": (
+        lambda a: [host(part) for part in sa.pp.pca(a.X, 6, return_info=True)],
+        1e-5,
+    ),
     "regress_out": (lambda a: sa.pp.regress_out(a, ["n", "total"]), 0.0),
     "regress_out of groups": (lambda a: sa.pp.regress_out(a, "batch"), 0.0),
     "downsample_counts": (lambda a: sa.pp.downsample_counts(a, 50), 0.0),
@@ -161,12 +182,8 @@ CALLS: dict[str, tuple[Callable[[ad.AnnData], Any], float]] = {
         lambda a: sa.tl.score_genes_cell_cycle(a, s_genes=GENES, g2m_genes=GENES[2:], n_bins=6),
         1e-12,
     ),
-    "aggregate": (
-        lambda a: dict(
-            sa.get.aggregate(a, "batch", ("sum", "mean", "var", "count_nonzero", "median")).layers
-        ),
-        0.0,
-    ),
+    "aggregate": (lambda a: dict(sa.get.aggregate(a, "batch", FUNCS).layers), 0.0),
+    "aggregate of some cells": (aggregate_of_some, 0.0),
     "aggregate of genes": (
         lambda a: dict(sa.get.aggregate(a, "mt", ("sum", "var"), axis=1).layers),
         0.0,
@@ -220,7 +237,7 @@ def test_the_same_call(name, kind, counts):
     call, rtol = CALLS[name]
     sides = annotated(counts.copy()), *(annotated(on_gpu(counts, kind)) for _ in range(2))
     expected, found, again = (list(results(adata, call(adata))) for adata in sides)
-    assert is_gpu(sides[1].X)
+    assert all(map(is_gpu, (sides[1].X, *sides[1].obsm.values())))
     assert [key for key, _ in found] == [key for key, _ in expected]
     for (key, got), (_, want), (_, other) in zip(found, expected, again, strict=True):
         np.testing.assert_array_equal(got, other, f"{key}: another result of a second call")
@@ -274,35 +291,81 @@ def test_a_persisted_array_is_not_harmed(counts):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("threads", [1, 4, 8])
-def test_no_bit_depends_on_threads(counts, threads, tmp_path_factory):
+def test_no_bit_depends_on_threads(counts):
     from scatlas.compute.threads import use_threads
 
-    with use_threads(threads):
-        adata = annotated(on_gpu(counts, "dask-csr"))
-        sa.pp.normalize_total(adata)
-        sa.pp.log1p(adata)
-        table = sa.pp.highly_variable_genes(adata, n_top_genes=50, inplace=False)
-        sa.pp.pca(adata, n_comps=10)
-        found = (
-            table["dispersions_norm"].to_numpy().tobytes(),
-            adata.varm["PCs"].tobytes(),
-            host(adata.obsm["X_pca"]).tobytes(),
-        )
-    assert _first.setdefault("threads", found) == found
+    found = set()
+    for threads in (1, 4, 8):
+        with use_threads(threads):
+            adata = logged(annotated(on_gpu(counts, "dask-csr")))
+            table = sa.pp.highly_variable_genes(adata, n_top_genes=50, inplace=False)
+            sa.pp.pca(adata, n_comps=10)
+            arrays = table["dispersions_norm"].to_numpy(), adata.varm["PCs"], adata.obsm["X_pca"]
+            found.add(tuple(host(array).tobytes() for array in arrays))
+    assert len(found) == 1
 
 
-_first: dict[str, tuple] = {}
+def test_hvg_does_not_depend_on_the_blocks(counts):
+    totals, found = np.asarray(counts.sum(axis=1)).ravel(), set()
+    for rows in (70, 700):
+        x = da.from_array(counts, chunks=(rows, N_GENES), asarray=False)
+        x, names = sa.get.X_to_GPU(x, exact=True), pd.Index([f"gene{i}" for i in range(N_GENES)])
+        table = hvg_of_counts(x, names, totals / np.median(totals), n_top_genes=40)
+        found.add(table["dispersions"].to_numpy().tobytes())
+    assert len(found) == 1
 
 
-@pytest.mark.parametrize("rows", [70, 700])
-def test_hvg_does_not_depend_on_the_blocks(counts, rows):
-    x = sa.get.X_to_GPU(da.from_array(counts, chunks=(rows, N_GENES), asarray=False), exact=True)
-    totals = np.asarray(counts.sum(axis=1)).ravel()
-    names = pd.Index([f"gene{i}" for i in range(N_GENES)])
-    table = hvg_of_counts(x, names, totals / np.median(totals), n_top_genes=40)
-    found = (table["dispersions"].to_numpy().tobytes(),)
-    assert _first.setdefault("blocks", found) == found
+@needs("skmisc")
+def test_values_that_are_no_counts_are_told(counts, rng):
+    counts.data *= rng.gamma(2.0, 0.5, counts.nnz).astype(np.float32)
+    tables = []
+    for x in (counts, sa.get.X_to_GPU(counts)):
+        with pytest.warns(UserWarning, match="expects raw count data"):
+            tables.append(variable_genes(flavor="seurat_v3", batch_key="batch")(annotated(x)))
+    same_table(*tables, rtol=1e-14)
+
+
+def test_scores_of_genes_leave_the_matrix_as_it_is(counts):
+    counts.data[::5] = np.nan
+    for x in (sa.get.X_to_GPU(counts, exact=True), sa.get.X_to_GPU(counts.toarray())):
+        before = [part.tobytes() for part in host_arrays(x)]
+        sa.tl.score_genes(annotated(x), GENES, n_bins=6)
+        assert [part.tobytes() for part in host_arrays(x)] == before
+
+
+def test_wide_integers_are_refused():
+    obs = pd.DataFrame({"g": ["a", "a"]}, index=["x", "y"])
+    adata = ad.AnnData(X=cp.asarray(np.array([[2**62], [2**62]])), obs=obs)
+    with pytest.raises(InputError, match="do not fit 64 bits"):
+        sa.get.aggregate(adata, "g", "sum")
+
+
+@pytest.mark.parametrize("kind", ["csr", "csc"])
+def test_values_in_parts_are_summed(kind: str, rng):
+    dense = rng.poisson(1.5, (60, 40)).astype(np.float32)
+    whole = sp.csr_matrix(dense).asformat(kind)
+    arrays = (np.repeat(whole.data / 2, 2), np.repeat(whole.indices, 2), 2 * whole.indptr)
+    made = getattr(cupy_sparse, f"{kind}_matrix")
+    halves = made(tuple(map(cp.asarray, arrays)), shape=dense.shape)
+    adata = ad.AnnData(dense.copy())
+    adata.X = halves
+    obs, var = sa.pp.calculate_qc_metrics(adata, percent_top=None, inplace=False)
+    np.testing.assert_array_equal(obs["n_genes_by_counts"], (dense > 0).sum(1))
+    np.testing.assert_array_equal(var["total_counts"], dense.sum(0))
+    sa.pp.log1p(adata)
+    np.testing.assert_allclose(adata.X.toarray().get(), np.log1p(dense), rtol=1e-6)
+    assert halves.nnz == 2 * whole.nnz, "the user's matrix was changed"
+
+
+@pytest.mark.parametrize("mean", [0, 1e4, 1e7])
+def test_means_far_above_the_spread_cost_no_digits(mean: float, rng):
+    x = rng.normal(size=(200, 3)) @ rng.normal(size=(3, 40)) + 0.3 * rng.normal(size=(200, 40))
+    x += mean
+    expected = np.linalg.svd(x - x.mean(0), compute_uv=False)[:3] ** 2 / 199
+    adata = ad.AnnData(x.copy())
+    adata.X = cp.asarray(x)
+    sa.pp.pca(adata, n_comps=3, mask_var=None)
+    np.testing.assert_allclose(adata.uns["pca"]["variance"], expected, rtol=1e-12)
 
 
 def test_more_values_than_32_bits_count():

@@ -18,11 +18,10 @@ import scatlas as sa  # noqa: E402
 from scatlas.errors import InputError  # noqa: E402
 from scatlas.kernels.ranking import logreg_cpu, logreg_gpu, rank_sums_cpu, rank_sums_gpu  # noqa: E402
 from scatlas.tl import _rank_logreg, _rank_sums  # noqa: E402
+from tests.gpu.kernel_calls import ranked  # noqa: E402
 
 KEY = "rank_genes_groups"
 TESTS = ("t-test", "t-test_overestim_var", "wilcoxon")
-DTYPES = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
-DTYPES += ["float32", "float64"]
 
 
 def some_block(rng, dtype, n=301, genes=97):
@@ -36,109 +35,27 @@ def some_block(rng, dtype, n=301, genes=97):
     return x.astype(dtype)
 
 
-def rank_sums(kernels, parts, dense, codes, wanted, n_groups, reference):
-    """Rank sums of blocks, given as (block, codes), with the kernels of one device."""
-    sizes = np.bincount(codes[codes >= 0], minlength=n_groups)
-    nonzero = np.array([(dense[codes == g][:, wanted] != 0).sum(axis=0) for g in range(n_groups)])
-    zeros = sizes.sum() - nonzero.sum(axis=0)
-    if reference is not None:
-        zeros = sizes[reference] - nonzero[reference]
-    place = np.full(dense.shape[1], -1)
-    place[wanted] = np.arange(wanted.size)
-    gathered = kernels.NonzerosByGene(nonzero.sum(axis=0), dense.dtype, n_groups)
-    for block, block_codes in parts:
-        for part in kernels.gather_nonzeros(
-            block, block_codes, new_column=place, n_groups=n_groups
-        ):
-            gathered.add(part)
-    return gathered.rank_sums(zeros, reference, 1)
-
-
-def rank_sums_on_both(gpu_block, x, codes, wanted, n_groups, reference, **types):
-    cut = (0, 100, 100, x.shape[0])
-    spans = [slice(*pair) for pair in pairwise(cut)]
-    dense = x.toarray() if sp.issparse(x) else x
-    on_cpu = [(x[rows], codes[rows]) for rows in spans]
-    on_gpu = [(gpu_block(block, **types), part) for block, part in on_cpu]
-    rest = dense, codes, wanted, n_groups, reference
-    return rank_sums(rank_sums_cpu, on_cpu, *rest), rank_sums(rank_sums_gpu, on_gpu, *rest)
-
-
-def assert_equal(on_cpu, on_gpu):
-    for name, expected, got in zip(on_cpu._fields, on_cpu, on_gpu, strict=True):
-        assert isinstance(got, np.ndarray)
-        assert got.dtype == expected.dtype == np.int64
-        np.testing.assert_array_equal(got, expected, err_msg=name)
-
-
-@pytest.mark.parametrize("reference", [None, 0, 3])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_integers_of_the_cpu(gpu_block, rng, dtype, reference):
-    x = some_block(rng, dtype)
-    codes, wanted = rng.integers(-1, 5, x.shape[0]), rng.permutation(97)[:40]
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "float64"])
+def test_ranks_of_several_blocks(gpu_block, rng, dtype):
+    x, codes = some_block(rng, dtype), rng.integers(-1, 5, 301)
+    wanted = rng.permutation(97)[:40]
     for made in (x, sp.csr_matrix(x)):
-        on_cpu, on_gpu = rank_sums_on_both(gpu_block, made, codes, wanted, 5, reference)
-        assert_equal(on_cpu, on_gpu)
-        assert on_cpu.ranks.any()
-        assert on_cpu.ties.any()
+        for reference in (None, 0, 3):
+            sides = []
+            for kernels, copied in ((rank_sums_cpu, lambda part: part), (rank_sums_gpu, gpu_block)):
+                spans = [slice(*span) for span in pairwise((0, 100, 100, 301))]
+                parts = [(copied(made[rows]), codes[rows]) for rows in spans]
+                sides.append(ranked(kernels, parts, (x, codes), wanted, 5, reference))
+            assert sides[0].ranks.any()
+            assert sides[0].ties.any()
+            for expected, got in zip(*sides, strict=True):
+                assert isinstance(got, np.ndarray)
+                np.testing.assert_array_equal(got, expected)
 
 
-@pytest.mark.parametrize("indices", ["uint16", "int32", "uint32", "int64"])
-@pytest.mark.parametrize("indptr", ["int32", "int64"])
-def test_all_index_types(gpu_block, rng, indices, indptr):
-    x = sp.csr_matrix(some_block(rng, "float32"))
-    x.data[::5] = 0  # stored zeros
-    codes, wanted = rng.integers(-1, 5, x.shape[0]), np.arange(97)
-    types = {"indices": indices, "indptr": indptr}
-    assert_equal(*rank_sums_on_both(gpu_block, x, codes, wanted, 5, None, **types))
-
-
-@pytest.mark.parametrize("dtype", ["uint8", "float64"])
-@pytest.mark.parametrize("n_groups", [1, 2, 300, 70_000])
-def test_numbers_of_groups(gpu_block, rng, dtype, n_groups):
-    x = some_block(rng, dtype)
-    codes = rng.integers(0, n_groups, x.shape[0])
-    wanted = np.arange(3)
-    assert rank_sums_gpu.max_genes_at_once(n_groups) * n_groups <= 2**32
-    assert_equal(*rank_sums_on_both(gpu_block, x, codes, wanted, n_groups, None))
-    assert_equal(*rank_sums_on_both(gpu_block, x, codes, wanted, n_groups, int(codes[0])))
-
-
-def test_many_values_of_few_genes(gpu_block, rng):
-    """Ties longer than a thread block, and more values than one thread block takes."""
-    x = rng.integers(-1, 3, (200_000, 3)).astype(np.float32)
-    x[:, 1] *= rng.random(200_000).astype(np.float32)
-    codes = rng.integers(0, 7, 200_000)
-    for reference in (None, 2):
-        assert_equal(*rank_sums_on_both(gpu_block, x, codes, np.arange(3), 7, reference))
-
-
-def test_dense_blocks_of_any_layout(rng):
-    x = some_block(rng, "float32")
-    codes, place = rng.integers(-1, 4, 301), np.arange(97)
-    (expected,) = rank_sums_gpu.gather_nonzeros(cp.asarray(x), codes, new_column=place, n_groups=4)
-    padded = cp.zeros((602, 100), dtype=x.dtype)
-    padded[::2, :-3] = cp.asarray(x)
-    for block in (cp.asfortranarray(cp.asarray(x)), padded[::2, :-3]):
-        (found,) = rank_sums_gpu.gather_nonzeros(block, codes, new_column=place, n_groups=4)
-        assert bool((cp.sort(found.keys) == cp.sort(expected.keys)).all())
-
-
-@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (1, 1), (200, 1)])
-def test_shapes(rng, shape):
-    x = rng.poisson(0.7, shape).astype(np.float32)
-    codes = rng.integers(0, 2, shape[0])
-    for dtype in ("float32", "float64"):
-        dense = x.astype(dtype)
-        parts = [(cp.asarray(dense), codes)]
-        wanted = np.arange(shape[1])
-        if not shape[1]:
-            continue
-        rest = dense, codes, wanted, 2, None
-        on_gpu = rank_sums(rank_sums_gpu, parts, *rest)
-        on_cpu = rank_sums(rank_sums_cpu, [(dense, codes)], *rest)
-        for got, expected in zip(on_gpu, on_cpu, strict=True):
-            np.testing.assert_array_equal(got, expected)
+def test_a_key_holds_gene_and_group():
+    for n_groups in (1, 2, 300, 70_000):
+        assert rank_sums_gpu.max_genes_at_once(n_groups) * n_groups <= 2**32
 
 
 # --- logistic regression ----------------------------------------------------------------------

@@ -4,12 +4,14 @@
 
 The executor waits ten seconds longer after each look at which no job has ended, to spare the
 controllers of large clusters: half the time of these tests. SIGUSR1 prints where each thread is.
-Nothing else differs from ``python -m snakemake``, which all jobs start.
+Nothing else differs from ``python -m snakemake``, which all jobs start, with the Python of the
+variable PYTHON_OF_JOBS if it is set.
 """
 
 from __future__ import annotations
 
 import faulthandler
+import os
 import signal
 import sys
 
@@ -26,4 +28,5 @@ if __name__ == "__main__":
     faulthandler.register(signal.SIGUSR1)
     # A shell lets what it starts in the background ignore Ctrl-C, and so all that this starts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.executable = os.environ.get("PYTHON_OF_JOBS", sys.executable)
     sys.exit(main())

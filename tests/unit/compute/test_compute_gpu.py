@@ -22,7 +22,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from fractions import Fraction
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -36,6 +36,8 @@ from scatlas.compute import backend, cluster, device_memory, gpu_devices, gpu_lo
 from scatlas.compute.gpu_devices import VISIBLE, Device, Machine
 from scatlas.errors import ConfigError, GpuError
 from scatlas.workflow import script
+from tests.helpers import cluster_steps
+from tests.helpers.programs import run_program
 
 GB = 10**9
 ONE, TWO, THREE = (
@@ -108,21 +110,12 @@ class Cupy(ModuleType):
         self.cuda = SimpleNamespace(
             runtime=runtime,
             nvrtc=nvrtc,
-            Device=_Device,
+            Device=nullcontext,
             set_allocator=lambda allocator: setattr(self, "allocator", allocator),
         )
 
     def get_default_memory_pool(self) -> Any:
         return self.pool
-
-
-class _Device:
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
 
 
 @pytest.fixture
@@ -175,35 +168,82 @@ def refusal(query_gpus: Any, call: Any = backend.choose_backend) -> str:
     return text
 
 
-BUSY = machine(Device(**vars(ONE) | {"free": GB // 5}))
-OLD = machine(Device(**vars(ONE) | {"capability": (6, 1)}))
-CLOSED = machine(Device(**vars(ONE) | {"compute_mode": 2}))
+def use(name: str, query_gpus: Any) -> str:
+    """As ``choose_backend``, but with a start of CUDA."""
+    with backend.use_backend(name, query_gpus=query_gpus) as found:
+        assert found == backend.current_backend() == "cpu"
+        assert VISIBLE not in os.environ, "the lock was given up"
+    return found
 
 
-@pytest.mark.parametrize(
-    "found, message",
-    [
-        (machine(), "the NVIDIA driver shows no GPU to this job"),
-        (
-            machine(ONE, driver=12040),
-            "CuPy is for CUDA 13 and the NVIDIA driver runs CUDA up to 12.4: install scatlas[gpu-",
-        ),
-        (
-            machine(ONE, driver=11080),
-            "driver runs CUDA up to 11.8, which is too old: install a driver for CUDA 13 or newer",
-        ),
-        (BUSY, "no GPU is free (GPU-0 (H200) has 0.2 of 141 GB free, as others use it): wait"),
-        (OLD, "H200 is too old: it has compute capability 6.1, 7.0 is needed"),
-        (CLOSED, "H200 is closed to CUDA (compute mode 'prohibited')"),
-    ],
-)
+def changed(**values: Any) -> Machine:
+    return machine(Device(**vars(ONE) | values))
+
+
+NO_FILE = "libcudart.so.13: cannot open\nshared file"
+NO_NVRTC = "CuPy failed to load libnvrtc.so.13: OSError: libnvrtc.so.13: cannot open"
+REASONS: list[tuple[Machine, dict[str, Exception], str]] = [
+    (machine(), {}, "the NVIDIA driver shows no GPU to this job"),
+    (
+        machine(ONE, driver=12040),
+        {},
+        "CuPy is for CUDA 13 and the NVIDIA driver runs CUDA up to 12.4: install scatlas[gpu-",
+    ),
+    (
+        machine(ONE, driver=11080),
+        {},
+        "driver runs CUDA up to 11.8, which is too old: install a driver for CUDA 13 or newer",
+    ),
+    (
+        changed(free=GB // 5),
+        {},
+        "no GPU is free (GPU-0 (H200) has 0.2 of 141 GB free, as others use it): wait",
+    ),
+    (
+        changed(capability=(6, 1)),
+        {},
+        "H200 is too old: it has compute capability 6.1, 7.0 is needed",
+    ),
+    (changed(compute_mode=2), {}, "H200 is closed to CUDA (compute mode 'prohibited')"),
+    (
+        machine(ONE),
+        {"runtimeGetVersion": ImportError(NO_FILE)},
+        "CuPy is installed and does not load (libcudart.so.13: cannot open): reinstall it",
+    ),
+    (
+        machine(ONE),
+        {"nvrtc": RuntimeError(NO_NVRTC)},
+        f"does not find that version's compiler, nvrtc ({NO_NVRTC}): install cupy-cuda13x[ctk]",
+    ),
+    *(
+        (machine(ONE, TWO), {"memGetInfo": CUDARuntimeError(status)}, message)
+        for status, message in {
+            2: "has no memory left even to start: others use it",
+            35: "the NVIDIA driver is too old for this CuPy",
+            46: "is taken by another process, which has it alone (compute mode)",
+            802: "start the machine's NVIDIA Fabric Manager service",
+            803: "of different versions: restart the machine",
+            719: "CUDA does not start: cudaErrorX: error 719",
+        }.items()
+    ),
+]
+
+
+@pytest.mark.parametrize(("found", "fails", "message"), REASONS)
 def test_each_reason_is_a_sentence_and_auto_falls_back_with_it(
-    cupy: Cupy, caplog: pytest.LogCaptureFixture, found: Machine, message: str
+    cupy: Cupy,
+    rmm: Any,
+    caplog: pytest.LogCaptureFixture,
+    found: Machine,
+    fails: dict,
+    message: str,
 ):
-    text = refusal(lambda: found)
+    cupy.fails |= fails
+    call = use if "memGetInfo" in fails else backend.choose_backend
+    text = refusal(lambda: found, call)
     assert message in text
     with caplog.at_level(logging.INFO, "scatlas"):
-        assert backend.choose_backend("auto", query_gpus=lambda: found) == "cpu"
+        assert call("auto", query_gpus=lambda: found) == "cpu"
     (line,) = caplog.messages
     assert line == text.replace("backend: gpu cannot be used", "backend: auto works on the CPU")
 
@@ -214,59 +254,18 @@ def test_a_hidden_gpu_is_told_apart_from_none(cupy: Cupy, monkeypatch: pytest.Mo
 
 
 def test_without_cupy_nothing_is_asked(monkeypatch: pytest.MonkeyPatch, caplog):
-    def query_gpus() -> Machine:
-        raise AssertionError
-
     monkeypatch.setattr(backend, "find_spec", lambda name: None)
-    assert "CuPy is not installed: install scatlas[gpu-cu12] or" in refusal(query_gpus)
+    never = _raising(AssertionError())
+    assert "CuPy is not installed: install scatlas[gpu-cu12] or" in refusal(never)
     with caplog.at_level(logging.INFO, "scatlas"):
-        assert backend.choose_backend("auto", query_gpus=query_gpus) == "cpu"
+        assert backend.choose_backend("auto", query_gpus=never) == "cpu"
     assert "backend: auto works on the CPU, as CuPy is not installed" in caplog.text
-    assert backend.choose_backend("cpu", query_gpus=query_gpus) == "cpu"
+    assert backend.choose_backend("cpu", query_gpus=never) == "cpu"
 
 
-def test_a_cupy_that_does_not_load(cupy: Cupy):
-    cupy.fails["runtimeGetVersion"] = ImportError("libcudart.so.13: cannot open\nshared file")
-    assert "CuPy is installed and does not load (libcudart.so.13: cannot open)" in refusal(
-        lambda: machine(ONE)
-    )
-
-
-def test_a_cupy_without_its_compiler(cupy: Cupy):
-    error = "CuPy failed to load libnvrtc.so.13: OSError: libnvrtc.so.13: cannot open"
-    cupy.fails["nvrtc"] = RuntimeError(error)
-    assert "does not find that version's compiler, nvrtc (CuPy failed to load" in (
-        text := refusal(lambda: machine(ONE))
-    )
-    assert "install cupy-cuda13x[ctk]" in text
-
-
-@pytest.mark.parametrize(
-    "status, message",
-    [
-        (2, "has no memory left even to start: others use it"),
-        (35, "the NVIDIA driver is too old for this CuPy"),
-        (46, "is taken by another process, which has it alone (compute mode)"),
-        (802, "start the machine's NVIDIA Fabric Manager service"),
-        (803, "of different versions: restart the machine"),
-        (719, "CUDA does not start: cudaErrorX: error 719"),
-    ],
-)
-def test_a_gpu_that_does_not_start(cupy: Cupy, rmm: Any, caplog, status: int, message: str):
-    def use(name: str, query_gpus: Any) -> None:
-        with backend.use_backend(name, query_gpus=query_gpus) as found:
-            assert found == backend.current_backend() == "cpu"
-            assert VISIBLE not in os.environ, "the lock was given up"
-
-    cupy.fails["memGetInfo"] = CUDARuntimeError(status)
-    assert message in refusal(lambda: machine(ONE, TWO), use)
-    with caplog.at_level(logging.INFO, "scatlas"):
-        use("auto", lambda: machine(ONE, TWO))
-    assert message in caplog.text
-
-
-def test_a_newer_driver_than_cupy_is_fine(cupy: Cupy):
-    cupy.cuda.runtime.runtimeGetVersion = lambda: 12090
+@pytest.mark.parametrize("built", [12090, 13090])
+def test_a_driver_of_the_same_or_a_newer_major_version_is_fine(cupy: Cupy, built: int):
+    cupy.cuda.runtime.runtimeGetVersion = lambda: built
     assert backend.choose_backend("gpu", query_gpus=lambda: machine(ONE)) == "gpu"
 
 
@@ -499,12 +498,15 @@ def memory(tmp_path: Path) -> Any:
 def job(memory: Any, tmp_path: Path) -> Iterator[Any]:
     """``job(n, of=m)`` starts one, which ends with the test; ``share`` is of each of its GPUs.
 
-    Between two lines of its log are ``log_seconds``.
+    Between two lines of its log are ``log_seconds``; one that ``has`` its GPUs is waited for.
     """
     jobs = []
 
-    def start(n: int, of: int, share: str = "1", log_seconds: float = 60) -> Job:
+    def start(
+        n: int, of: int, share: str = "1", log_seconds: float = 60, has: str | None = None
+    ) -> Job:
         jobs.append(Job(n, of, tmp_path / "memory", share, log_seconds))
+        assert has is None or jobs[-1].has() == has
         return jobs[-1]
 
     yield start
@@ -518,8 +520,7 @@ def three() -> Machine:
 
 
 def test_a_job_waits_for_the_gpu_of_another_until_that_dies(job):
-    first = job(1, of=1)
-    assert first.has() == "GPU-0"
+    first = job(1, of=1, has="GPU-0")
     second = job(1, of=1)
     said = f"waiting for a GPU: GPU-0 (H200) is locked by process {first.pid} (-c)"
     assert second.says() == said
@@ -528,25 +529,8 @@ def test_a_job_waits_for_the_gpu_of_another_until_that_dies(job):
     assert second.has() == "GPU-0"
 
 
-def test_two_gpus_and_four_jobs(job):
-    first, second = job(1, of=2), job(1, of=2)
-    assert {mine := first.has(), second.has()} == {"GPU-0", "GPU-1"}
-    third, fourth = job(1, of=2), job(1, of=2)
-    for waiting in (third, fourth):
-        line = waiting.says()
-        assert line.startswith("waiting for a GPU: ")
-        assert {str(pid) for pid in (first.pid, second.pid)} <= set(re.findall(r"\d+", line))
-        assert waiting.waits()
-    first.kill()
-    (got,), _, _ = select.select([third.process.stdout, fourth.process.stdout], [], [], 120)
-    assert got.readline().strip() == mine
-    left = fourth if got is third.process.stdout else third
-    assert left.waits()
-
-
 def test_several_are_taken_together_and_none_is_held_meanwhile(job):
-    first = job(2, of=3)
-    assert first.has() == "GPU-0 GPU-1"
+    first = job(2, of=3, has="GPU-0 GPU-1")
     both = job(2, of=3)
     assert both.says().startswith("waiting for 2 GPUs: GPU-0 (H200) is locked by process")
     with gpu_locks.lock_gpus(None, query_gpus=three) as mine:
@@ -559,8 +543,7 @@ def test_several_are_taken_together_and_none_is_held_meanwhile(job):
 
 
 def test_a_holders_memory_is_not_that_of_others(job, memory):
-    first = job(1, of=1)
-    assert first.has() == "GPU-0"
+    first = job(1, of=1, has="GPU-0")
     memory("0.1")
     second = job(1, of=1)
     assert "is locked by process" in second.says()
@@ -571,8 +554,7 @@ def test_a_holders_memory_is_not_that_of_others(job, memory):
 
 
 def test_memory_that_others_use_is_not_waited_for(job, memory):
-    first = job(1, of=1)
-    assert first.has() == "GPU-0"
+    first = job(1, of=1, has="GPU-0")
     second = job(1, of=1)
     second.says()
     memory("0.1")
@@ -584,8 +566,7 @@ def test_memory_that_others_use_is_not_waited_for(job, memory):
 
 def test_a_gpu_that_others_use_is_passed_over_while_another_is_awaited(job, memory):
     memory("0.1 100")
-    first = job(1, of=2)
-    assert first.has() == "GPU-1"
+    job(1, of=2, has="GPU-1")
     second = job(1, of=2)
     assert "GPU-1 (H200) is locked by process" in second.says()
     assert second.waits(4)
@@ -605,8 +586,7 @@ def test_a_waiting_job_can_be_ended(job):
 @pytest.mark.parametrize("name", ["auto", "gpu"])
 def test_a_backend_does_not_depend_on_what_else_runs(cupy, rmm, job, monkeypatch, caplog, name):
     monkeypatch.setattr(gpu_locks, "_LOG_SECONDS", 0.5)
-    first = job(1, of=1)
-    assert first.has() == "GPU-0"
+    first = job(1, of=1, has="GPU-0")
     assert backend.choose_backend(name, query_gpus=lambda: machine(ONE)) == "gpu", "without waiting"
 
     def end_after_two_lines() -> None:
@@ -626,10 +606,21 @@ def test_a_backend_does_not_depend_on_what_else_runs(cupy, rmm, job, monkeypatch
     assert last == "working on H200, 141 GB"
 
 
-def test_more_gpus_than_there_are(job):
+@pytest.mark.parametrize(
+    ("n", "share", "message"),
+    [
+        (4, 1, "4 GPUs are wanted and 3 are available"),
+        (0, 1, "0 GPUs cannot be locked"),
+        *(
+            (1, share, "the share of a GPU is .*: give more than 0 and at most 1")
+            for share in (0, -1, Fraction(3, 2))
+        ),
+    ],
+)
+def test_what_cannot_be_locked(n: int, share: Any, message: str):
     with (
-        pytest.raises(GpuError, match="4 GPUs are wanted and 3 are available"),
-        gpu_locks.lock_gpus(4, query_gpus=three),
+        pytest.raises(GpuError, match=message),
+        gpu_locks.lock_gpus(n, share=share, query_gpus=three),
     ):
         pass
 
@@ -643,10 +634,15 @@ def test_many_jobs_that_start_at_once_never_share(job):
             for output in select.select(set(outputs) - set(got), [], [])[0]:
                 got[output] = output.readline().strip()
         assert len(got) == n
-        holding = [
-            each for each in jobs if each.process.poll() is None and each.process.stdout in got
-        ]
+        waiting = [each for each in jobs if each.process.stdout not in got]
+        holding = [each for each in jobs if each.process.poll() is None and each not in waiting]
         assert sorted(got[each.process.stdout] for each in holding) == ["GPU-0", "GPU-1", "GPU-2"]
+        if n == 3:
+            late = job(1, of=3)
+            line = late.says()
+            assert line.startswith("waiting for a GPU: ")
+            assert {str(each.pid) for each in holding} <= set(re.findall(r"\d+", line))
+            late.kill()
         holding[0].kill()
 
 
@@ -707,7 +703,7 @@ def test_a_folder_for_locks_that_is_not_ours(monkeypatch, tmp_path: Path):
         shutil.rmtree("/tmp/scatlas-12345678")
 
 
-def test_two_jobs_share_a_gpu_and_a_third_waits(job):
+def test_two_jobs_share_a_gpu_for_which_a_third_and_one_that_wants_all_wait(job):
     first, second = job(1, of=1, share="1/2"), job(1, of=1, share="1/2")
     assert {first.has(), second.has()} == {"GPU-0"}
     third = job(1, of=1, share="1/2")
@@ -717,6 +713,12 @@ def test_two_jobs_share_a_gpu_and_a_third_waits(job):
     assert third.waits()
     first.kill()
     assert third.has() == "GPU-0"
+    whole = job(1, of=1)
+    whole.says()
+    second.kill()
+    assert whole.waits(1)
+    third.kill()
+    assert whole.has() == "GPU-0"
 
 
 def test_jobs_spread_over_gpus_before_they_share_one(job):
@@ -725,29 +727,15 @@ def test_jobs_spread_over_gpus_before_they_share_one(job):
 
 
 def test_shares_of_different_runs_never_exceed_a_gpu(job):
-    third = job(1, of=1, share="1/3")
-    assert third.has() == "GPU-0"
-    half = job(1, of=1, share="1/2")
-    assert half.has() == "GPU-0"
+    job(1, of=1, share="1/3", has="GPU-0")
+    job(1, of=1, share="1/2", has="GPU-0")
     for share in ("1/4", "1/3", "1"):
         assert job(1, of=1, share=share).waits(1), "a sixth is left"
     assert job(1, of=1, share="1/6").has() == "GPU-0"
 
 
-def test_a_whole_gpu_waits_for_every_job_that_shares_it(job):
-    first, second = (job(1, of=1, share=share) for share in ("1/3", "2/3"))
-    assert {first.has(), second.has()} == {"GPU-0"}
-    whole = job(1, of=1)
-    whole.says()
-    first.kill()
-    assert whole.waits(1)
-    second.kill()
-    assert whole.has() == "GPU-0"
-
-
 def test_memory_that_a_sharing_job_uses_is_waited_for(job, memory):
-    first = job(1, of=1, share="1/2")
-    assert first.has() == "GPU-0"
+    first = job(1, of=1, share="1/2", has="GPU-0")
     memory("0.1")
     second = job(1, of=1, share="1/2", log_seconds=0.5)
     said = f"GPU-0 (H200) has 0.1 of 100 GB free beside process {first.pid} (-c)"
@@ -778,50 +766,58 @@ def is_locked(path: Path) -> bool:
     return False
 
 
-@pytest.mark.parametrize("share", [0, -1, Fraction(3, 2)])
-def test_a_share_is_of_one_gpu(share):
-    with (
-        pytest.raises(GpuError, match=r"the share of a GPU is .*: give more than 0 and at most 1"),
-        gpu_locks.lock_gpus(share=share, query_gpus=three),
-    ):
-        pass
-
-
-def test_no_gpu_cannot_be_locked():
-    with (
-        pytest.raises(GpuError, match="0 GPUs cannot be locked"),
-        gpu_locks.lock_gpus(0, query_gpus=three),
-    ):
-        pass
-
-
 # Memory -------------------------------------------------------------------------------------------
 
 PLAIN = ("CudaMemoryResource", None)
+MANAGED = ("ManagedMemoryResource", None)
+
+
+def whole(gigabytes: float) -> int:
+    """Bytes, a multiple of what RMM can divide."""
+    return int(gigabytes * GB) // 256 * 256
+
+
+def pool(initial: float, maximum: float) -> tuple:
+    sizes = {"initial_pool_size": whole(initial), "maximum_pool_size": whole(maximum)}
+    return ("PoolMemoryResource", PLAIN, sizes)
+
+
+def limited(inner: tuple, limit: int) -> tuple:
+    return ("LimitingResourceAdaptor", inner, limit, None)
+
+
+def asynchronous(initial: int | None = None) -> tuple:
+    return ("CudaAsyncMemoryResource", {"initial_pool_size": initial})
+
+
+GIB, HALF = 2**30 / GB, {"share": 0.5}
 
 
 @pytest.mark.parametrize(
-    "options, made",
+    ("free", "options", "made"),
     [
-        ({}, ("PoolMemoryResource", PLAIN, {
-            "initial_pool_size": 50 * GB // 256 * 256, "maximum_pool_size": 90 * GB // 256 * 256})),
-        ({"initial": "2GB", "maximum": 0.5}, ("PoolMemoryResource", PLAIN, {
-            "initial_pool_size": 2 * GB // 256 * 256,
-            "maximum_pool_size": 141 * GB // 2 // 256 * 256})),
-        ({"maximum": "1GiB"}, ("PoolMemoryResource", PLAIN, {
-            "initial_pool_size": 2**30, "maximum_pool_size": 2**30})),
-        ({"mode": "managed"}, (
-            "LimitingResourceAdaptor", ("ManagedMemoryResource", None), 100 * GB, None)),
-        ({"mode": "managed", "maximum": "300GB"}, (
-            "LimitingResourceAdaptor", ("ManagedMemoryResource", None), 300 * GB // 256 * 256,
-            None)),
-        ({"mode": "async"}, ("CudaAsyncMemoryResource", {"initial_pool_size": None})),
-        ({"mode": "async", "initial": "1GiB", "maximum": "2GiB"}, (
-            "LimitingResourceAdaptor",
-            ("CudaAsyncMemoryResource", {"initial_pool_size": 2**30}), 2**31, None)),
+        (100, {}, pool(50, 90)),
+        (100, {"initial": "2GB", "maximum": 0.5}, pool(2, 141 / 2)),
+        (100, {"maximum": "1GiB"}, pool(GIB, GIB)),
+        (100, {"mode": "managed"}, limited(MANAGED, 100 * GB)),
+        (100, {"mode": "managed", "maximum": "300GB"}, limited(MANAGED, whole(300))),
+        (100, {"mode": "async"}, asynchronous()),
+        (
+            100,
+            {"mode": "async", "initial": "1GiB", "maximum": "2GiB"},
+            limited(asynchronous(2**30), 2**31),
+        ),
+        (140, HALF, pool(35.25, 63.45)),  # half of 141 GB, and of that as much as of a whole GPU
+        (70, HALF, pool(35, 63)),  # another job has its half
+        (20, HALF, pool(10, 18)),  # other programs use most of the GPU
+        (140, {"maximum": "60GB"} | HALF, pool(35.25, 60)),
+        (140, {"maximum": "90GB"} | HALF, pool(35.25, 63.45)),
+        (100, {"mode": "managed"} | HALF, limited(MANAGED, whole(63.45))),
+        (100, {"mode": "async"} | HALF, limited(asynchronous(), whole(63.45))),
     ],
-)  # fmt: skip
-def test_modes(cupy: Cupy, rmm: Any, options: dict, made: tuple):
+)
+def test_modes(cupy: Cupy, rmm: Any, free: int, options: dict, made: tuple):
+    cupy.free = free * GB
     sa.memory(**options)
     assert rmm.set[0].made == ("StatisticsResourceAdaptor", made, None)
     assert cupy.allocator == "RMM's allocator"
@@ -829,37 +825,11 @@ def test_modes(cupy: Cupy, rmm: Any, options: dict, made: tuple):
     assert device_memory.peak_bytes() == 11
     sa.memory("default", maximum="3GB")
     assert rmm.set[0].made == PLAIN
-    assert (cupy.allocator, cupy.limit) == ("pool's malloc", 3 * GB // 256 * 256)
+    assert (cupy.allocator, cupy.limit) == ("pool's malloc", whole(3))
     assert device_memory.peak_bytes() == 7
-
-
-@pytest.mark.parametrize(
-    ("free", "options", "initial", "maximum"),
-    [
-        (140, {}, 35.25, 63.45),  # half of 141 GB, and of that as much as of a whole GPU
-        (70, {}, 35, 63),  # another job has its half
-        (20, {}, 10, 18),  # other programs use most of the GPU
-        (140, {"maximum": "60GB"}, 35.25, 60),
-        (140, {"maximum": "90GB"}, 35.25, 63.45),
-    ],
-)
-def test_a_share_bounds_the_pool(cupy: Cupy, rmm: Any, free, options, initial, maximum):
-    cupy.free = free * GB
-    sa.memory(**options, share=0.5)
-    _, (_, _, sizes), _ = rmm.set[0].made
-    assert sizes == {
-        "initial_pool_size": int(initial * GB) // 256 * 256,
-        "maximum_pool_size": int(maximum * GB) // 256 * 256,
-    }
-
-
-@pytest.mark.parametrize("mode", ["managed", "async"])
-def test_a_share_bounds_other_allocators(cupy: Cupy, rmm: Any, mode: str):
-    sa.memory(mode, share=0.5)
-    _, (adaptor, _, limit, _), _ = rmm.set[0].made
-    assert (adaptor, limit) == ("LimitingResourceAdaptor", int(63.45 * GB) // 256 * 256)
-    sa.memory("default", share=0.5)
-    assert cupy.limit == limit
+    if "share" in options:
+        sa.memory("default", share=0.5)
+        assert cupy.limit == whole(0.9 * min(free, 70.5))
 
 
 def test_each_of_several_devices(cupy: Cupy, rmm: Any):
@@ -891,22 +861,26 @@ def test_refused_memory(cupy: Cupy, rmm: Any, options: dict, message: str):
         sa.memory(**options)
 
 
-def test_memory_that_the_gpu_has_not(cupy: Cupy, rmm: Any):
-    rmm.mr.PoolMemoryResource = _raising(MemoryError("std::bad_alloc: out_of_memory: CUDA error"))
-    with pytest.raises(GpuError, match=r"'pool' does not start on GPU 0 \(std::bad_alloc: out_of"):
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("memory", r"'pool' does not start on GPU 0 \(std::bad_alloc: out_of"),
+        ("device", r"'pool' needs a GPU, and CUDA does not start \(cudaErrorN"),
+        ("cupy", "memory mode 'pool' needs CuPy: install scatlas"),
+    ],
+)
+def test_memory_that_cannot_be_had(cupy: Cupy, rmm: Any, monkeypatch, fault: str, message: str):
+    match fault:
+        case "memory":
+            error = MemoryError("std::bad_alloc: out_of_memory: CUDA error")
+            rmm.mr.PoolMemoryResource = _raising(error)
+        case "device":
+            error = CUDARuntimeError(100, "cudaErrorNoDevice: no CUDA-capable device")
+            cupy.fails["getDevice"] = error
+        case "cupy":
+            monkeypatch.setattr(device_memory, "find_spec", lambda name: None)
+    with pytest.raises(GpuError, match=message):
         sa.memory("pool")
-
-
-def test_memory_without_a_gpu(cupy: Cupy, rmm: Any):
-    cupy.fails["getDevice"] = CUDARuntimeError(100, "cudaErrorNoDevice: no CUDA-capable device")
-    with pytest.raises(GpuError, match=r"'pool' needs a GPU, and CUDA does not start \(cudaErrorN"):
-        sa.memory("pool")
-
-
-def test_missing_packages_for_memory(monkeypatch):
-    monkeypatch.setattr(device_memory, "find_spec", lambda name: None)
-    with pytest.raises(GpuError, match="memory mode 'default' needs CuPy: install scatlas"):
-        sa.memory("default")
 
 
 # Clusters -----------------------------------------------------------------------------------------
@@ -939,23 +913,23 @@ def test_refused_clusters(options: dict, message: str):
         pass
 
 
-def test_clusters_name_the_packages_that_they_lack(monkeypatch):
-    def lacking(*names: str) -> None:
-        present = ModuleSpec("x", None)
-        monkeypatch.setattr(cluster, "find_spec", lambda n: None if n in names else present)
-
-    for names, options, message in (
-        (("distributed",), {"kind": "local-cpu"}, "needs distributed, which is not installed"),
-        (("dask_cuda",), {"kind": "local-gpu"}, "install dask-cuda (scatlas[gpu-cu12] or"),
+@pytest.mark.parametrize(
+    ("lacking", "options", "message"),
+    [
+        ("distributed", {"kind": "local-cpu"}, "needs distributed, which is not installed"),
+        ("dask_cuda", {"kind": "local-gpu"}, "install dask-cuda (scatlas[gpu-cu12] or"),
         (
-            ("distributed_ucxx",),
+            "distributed_ucxx",
             {"kind": "local-gpu", "protocol": "ucx"},
             "protocol 'ucx' needs distributed-ucxx",
         ),
-    ):
-        lacking(*names)
-        with pytest.raises(ConfigError, match=re.escape(message)), sa.cluster(**options):
-            pass
+    ],
+)
+def test_clusters_name_the_package_that_they_lack(monkeypatch, lacking, options, message):
+    present = ModuleSpec("x", None)
+    monkeypatch.setattr(cluster, "find_spec", lambda name: None if name == lacking else present)
+    with pytest.raises(ConfigError, match=re.escape(message)), sa.cluster(**options):
+        pass
 
 
 def test_no_cluster_needs_nothing():
@@ -1026,85 +1000,30 @@ def test_a_script_that_workers_cannot_import_ends_in_a_sentence(guarded: bool, t
 
 def test_a_cluster_of_this_machines_cpus(tmp_path: Path):
     pytest.importorskip("distributed")
-    (tmp_path / "use.py").write_text(USE)
-    done = subprocess.run(
-        [sys.executable, str(tmp_path / "use.py"), str(tmp_path / "scheduler.json")],
-        capture_output=True, text=True, check=False, timeout=600,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = run_program(USE, str(tmp_path / "scheduler.json"), file=tmp_path / "use.py")
     assert found.pop("address").startswith("tcp://127.0.0.1:")
     assert found == {"workers": 2, "sum": 45, "existing": 3, "by address": 3}
 
 
-FUNCTIONS = """
-import hashlib, json, sys
-import anndata as ad
-import dask.array as da
-import numpy as np
-import scipy.sparse as sp
-import scatlas as sa
-from scatlas import blocks
-from scatlas.matrix.gram import GramAccumulator
-
-def found(persisted):
-    rng = np.random.default_rng(0)
-    counts = sp.csr_matrix(rng.poisson(rng.gamma(0.3, 2.0, 60), (900, 60)).astype(np.float32))
-    x = da.from_array(counts, chunks=(25, 60), asarray=False)
-    adata = ad.AnnData(X=x.persist() if persisted else x)
-    sa.pp.calculate_qc_metrics(adata, percent_top=None, inplace=True)
-    sa.pp.filter_cells(adata, min_counts=1)
-    sa.pp.normalize_total(adata)
-    sa.pp.log1p(adata)
-    sa.pp.highly_variable_genes(adata, n_top_genes=30)
-    adata.obs["g"] = np.arange(adata.n_obs) % 3
-    groups = sa.get.aggregate(adata, "g", ["mean", "var", "count_nonzero", "median"]).layers
-    groups["sum"] = sa.get.aggregate(adata, "g", "sum").layers["sum"]  # few: block by block
-    sa.pp.scale(adata, zero_center=False)
-    sa.pp.pca(adata, n_comps=5)
-    places = np.concatenate([*blocks.stream(adata.obsm["X_pca"])])
-    arrays = [adata.obs["total_counts"], adata.var["dispersions_norm"], adata.varm["PCs"], places]
-    arrays += [groups[name] for name in sorted(groups)]
-    harmed = any((a != b).nnz for a, b in zip(blocks.stream(x), blocks.stream(x)))
-    return [hashlib.sha256(np.ascontiguousarray(a).tobytes()).hexdigest() for a in arrays], harmed
-
-if __name__ == "__main__":
-    here = found(False)
-    with sa.cluster("local-cpu", n_workers=2, threads_per_worker=1) as client:
-        called = []
-        add, GramAccumulator.add = GramAccumulator.add, lambda *a: called.append(a)
-        there = found(True)
-    print(json.dumps({"same": here == there, "harmed": there[1], "blocks_here": len(called)}))
-"""
-
-
 @pytest.mark.filterwarnings("ignore")
 def test_functions_on_a_cluster_give_the_bits_of_one_process(tmp_path: Path):
-    """36 blocks, more than two groups; none of them is summed in the process that asks."""
+    """None of the blocks is summed in the process that asks."""
     pytest.importorskip("distributed")
-    (tmp_path / "use.py").write_text(FUNCTIONS)
-    done = subprocess.run(
-        [sys.executable, str(tmp_path / "use.py")],
-        capture_output=True, text=True, check=False, timeout=600,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found == {"same": True, "harmed": False, "blocks_here": 0}
+    program = Path(cluster_steps.__file__).read_text()
+    found = run_program(program, "local-cpu", "2", file=tmp_path / "use.py")
+    same = {"unharmed": True, "counts": True, "genes": True, "apart": 0}
+    assert found == {"workers": 2, "other bits": [], "blocks here": 0, **same}
 
 
 def test_a_scheduler_that_does_not_answer(monkeypatch, tmp_path: Path):
     pytest.importorskip("distributed")
     monkeypatch.setattr(cluster, "_CONNECT_SECONDS", 1)
-    with (
-        pytest.raises(ConfigError, match=r"no Dask scheduler answers at tcp://127.0.0.1:9"),
-        sa.cluster("existing", address="tcp://127.0.0.1:9"),
+    for options, message in (
+        ({"address": "tcp://127.0.0.1:9"}, "no Dask scheduler answers at tcp://127.0.0.1:9"),
+        ({"scheduler_file": tmp_path / "no.json"}, "no.json: there is no such scheduler file"),
     ):
-        pass
-    with (
-        pytest.raises(ConfigError, match=r"no\.json: there is no such scheduler file"),
-        sa.cluster("existing", scheduler_file=tmp_path / "no.json"),
-    ):
-        pass
+        with pytest.raises(ConfigError, match=message), sa.cluster("existing", **options):
+            pass
 
 
 # Steps --------------------------------------------------------------------------------------------

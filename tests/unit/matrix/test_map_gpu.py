@@ -1,7 +1,8 @@
 """The map on a GPU, without one: lists, tasks and dispatch around the kernels.
 
-NumPy replaces CuPy, and the CPU replaces each kernel, with the arguments that the kernel
-gets. The kernels themselves are tested in tests/gpu/test_map_kernels.py.
+NumPy replaces CuPy, and the CPU's functions those of the GPU's modules; of the search of neighbours
+it replaces the kernels, with the arguments that they get. tests/gpu/test_map_kernels.py tests the
+modules and their kernels.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import os
 import subprocess
 import sys
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -175,113 +175,73 @@ def scores_to(x: Any, n_dims: Any, n: Any, rows: Any, n_rows: Any, cosine: Any, 
         out[i] = nearest_cpu.scores_to(cells, row)
 
 
-def memberships(distances: Any, n: Any, k: Any, is_self_first: Any, out: Any) -> None:
-    of = umap_cpu.memberships if is_self_first else umap_cpu.memberships_in_reference
-    out[:] = of(np.asarray(distances))
+def as_numpy(x: Any) -> Any:
+    """NumPy arrays of the stand-in's, which share their memory."""
+    if isinstance(x, tuple):
+        parts = map(as_numpy, x)
+        return type(x)(*parts) if hasattr(x, "_fields") else tuple(parts)
+    return x.view(np.ndarray) if isinstance(x, OnGpu) else x
 
 
-def edges_of(neighbours: Any, weights: Any) -> Iterator[tuple[int, int, float, float]]:
-    pairs = {
-        (i, int(j)): w
-        for i, (row, of_row) in enumerate(zip(neighbours, weights, strict=True))
-        for j, w in zip(row[1:], of_row[1:], strict=True)
-        if w
-    }
-    for (i, j), w in pairs.items():
-        yield i, j, w, pairs.get((j, i), np.float32(0))
+def by_cpu(function: Callable[..., Any], n_rows: Callable[..., int] | None = None) -> Any:
+    """Function of the CPU in place of the GPU's, which takes no range of rows."""
+
+    def call(*args: Any, **options: Any) -> Any:
+        args = as_numpy(args)
+        result = function(*args, *([(0, n_rows(*args))] if n_rows else []), **options)
+        if isinstance(result, tuple):
+            return tuple(on_gpu(x) if isinstance(x, np.ndarray) else x for x in result)
+        return on_gpu(result) if isinstance(result, np.ndarray) else result
+
+    return call
 
 
-def count_edges(neighbours: Any, weights: Any, n: Any, k: Any, n_own: Any, n_foreign: Any) -> None:
-    n_own[:] = 0
-    for i, j, _, back in edges_of(neighbours, weights):
-        n_own[i] += 1
-        n_foreign[j] += back == 0
+def fuzzy_union(indices: Any, weights: Any) -> communities_cpu.Edges:
+    n, k = indices.shape
+    own = sp.coo_matrix(
+        (weights[:, 1:].ravel(), (np.repeat(np.arange(n), k - 1), indices[:, 1:].ravel())), (n, n)
+    ).tocsr()
+    own.eliminate_zeros()
+    back = own.T.tocsr()
+    union = own + back - own.multiply(back)
+    union.sort_indices()
+    indptr = union.indptr.astype(np.int64)
+    return communities_cpu.Edges(*map(on_gpu, (indptr, union.indices, union.data)))
 
 
-def fill_edges(
-    neighbours: Any, weights: Any, n: Any, k: Any, indptr: Any, n_foreign: Any, indices: Any,
-    values: Any,
-) -> None:  # fmt: skip
-    at = indptr[:-1].copy()
-    for i, j, there, back in edges_of(neighbours, weights):
-        indices[at[i]], values[at[i]] = j, there + back - there * back
-        at[i] += 1
-        if back == 0:
-            place = indptr[j + 1] - n_foreign[j]
-            indices[place], values[place] = i, there
-            n_foreign[j] -= 1
-
-
-def sort_rows(indptr: Any, n: Any, indices: Any, values: Any) -> None:
-    for start, stop in pairwise(indptr):
-        order = np.argsort(indices[start:stop])
-        indices[start:stop] = indices[start:stop][order]
-        values[start:stop] = values[start:stop][order]
-
-
-def vote(codes: Any, near: Any, weights: Any, n: Any, k: Any, winners: Any, shares: Any) -> None:
-    winners[:], shares[:] = umap_cpu.vote(*map(np.asarray, (codes, near, weights)))
-
-
-def average(reference: Any, n_axes: Any, near: Any, weights: Any, n: Any, k: Any, out: Any) -> None:
-    out[:] = umap_cpu.average(*map(np.asarray, (reference, near, weights)))
-
-
-def relative_distance(distances: Any, near: Any, usual: Any, n: Any, k: Any, out: Any) -> None:
-    out[:] = umap_cpu.relative_distance(*map(np.asarray, (distances, near, usual)))
-
-
-def run_round(
-    coordinates: Any, out: Any, others: Any, edges: Any, keys: Any, curve: Any, **options: Any
-) -> None:
+def run_round(*args: Any, **options: Any) -> None:
+    coordinates, out, others, edges, keys, curve = as_numpy(args)
     n = len(coordinates)
     keys = np.arange(n, dtype=np.uint64) if keys is None else keys
-    arrays = (coordinates, out, others, tuple(map(np.asarray, edges)), np.asarray(keys))
-    places = [np.asarray(x) for x in arrays[:3]]
-    layout_cpu.run_round(*places, *arrays[3:], curve, (0, n), **options)
+    layout_cpu.run_round(coordinates, out, others, edges, keys, curve, (0, n), **options)
 
 
-def propose(edges: Any, degrees: Any, state: Any, within: Any, out: Any, **options: Any) -> None:
-    edges = communities_cpu.Edges(*map(np.asarray, edges))
-    state = communities_cpu.Communities(*map(np.asarray, state))
-    rest = map(np.asarray, (within, out))
-    communities_cpu.propose(edges, np.asarray(degrees), state, *rest, (0, out.size), **options)
-
-
-def move(degrees: Any, state: Any, proposed: Any) -> int:
-    state = communities_cpu.Communities(*map(np.asarray, state))
-    return communities_cpu.move(np.asarray(degrees), state, np.asarray(proposed))
-
-
-def run_step(*args: Any) -> None:
-    vectors, before, out, _, n, *edges, degrees, factor, shift, minus = args
-    arrays = map(np.asarray, (vectors, before, out))
-    factors = factor, shift, minus
-    edges_cpu.run_step(*arrays, tuple(map(np.asarray, edges)), degrees, factors, (0, n))
-
-
-def find_parts(edges: Any, labels: Any) -> tuple[np.ndarray, int]:
-    parts, n_parts = edges_cpu.find_parts(tuple(map(np.asarray, edges)), np.asarray(labels))
-    return on_gpu(parts), n_parts
-
-
-def weigh_inside(edges: Any, labels: Any) -> int:
-    edges = communities_cpu.Edges(*map(np.asarray, edges))
-    return edges_cpu.weigh_inside(edges, np.asarray(labels), (0, labels.size))
-
-
-KERNELS = {
-    "graphs/edges": (run_step,),
-    "graphs/nearest": (find_nearest, compare_all, add_by_label, inverse_lengths, scores_to),
-    "graphs/umap": (
-        *(memberships, count_edges, fill_edges, sort_rows),
-        *(vote, average, relative_distance),
-    ),
+# Functions of the GPU's modules, in whose place the CPU's work.
+REPLACED: dict[str, dict[str, Any]] = {
+    "layout": {"run_round": run_round},
+    "communities": {
+        "propose": by_cpu(communities_cpu.propose, lambda *args: args[-1].size),
+        "move": by_cpu(communities_cpu.move),
+    },
+    "edges": {
+        "run_step": by_cpu(edges_cpu.run_step, lambda *args: len(args[4])),
+        "find_parts": by_cpu(edges_cpu.find_parts),
+        "weigh_inside": by_cpu(edges_cpu.weigh_inside, lambda _, labels: labels.size),
+    },
+    "umap": {"fuzzy_union": lambda *args: fuzzy_union(*as_numpy(args))}
+    | {
+        name: by_cpu(getattr(umap_cpu, name))
+        for name in (
+            *("memberships", "memberships_in_reference"),
+            *("vote", "average", "relative_distance"),
+        )
+    },
 }
+KERNELS = (find_nearest, compare_all, add_by_label, inverse_lengths, scores_to)
 
 
-def kernel(file: str, name: str, *_: Any) -> Any:
-    (found,) = (each for each in KERNELS[file] if each.__name__ == name)
+def kernel(_file: str, name: str, *_: Any) -> Any:
+    (found,) = (each for each in KERNELS if each.__name__ == name)
 
     def run(grid: Any, block: Any, args: Any, shared_mem: int = 0) -> None:
         for array in args:
@@ -320,14 +280,10 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]
         patch.setitem(sys.modules, "scatlas.arrays.pinned_copies", copies)
         patch.setattr(blocks, "on_host", lambda x: x if sp.issparse(x) else np.asarray(x))
         patch.setattr(importlib.import_module(MODULES[0]), "kernel", kernel)
-        layout = importlib.import_module("scatlas.kernels.graphs.layout_gpu")
-        patch.setattr(layout, "run_round", run_round)
-        communities = importlib.import_module("scatlas.kernels.graphs.communities_gpu")
-        patch.setattr(communities, "propose", propose)
-        patch.setattr(communities, "move", move)
-        edges = importlib.import_module("scatlas.kernels.graphs.edges_gpu")
-        patch.setattr(edges, "find_parts", find_parts)
-        patch.setattr(edges, "weigh_inside", weigh_inside)
+        for name, functions in REPLACED.items():
+            module = importlib.import_module(f"scatlas.kernels.graphs.{name}_gpu")
+            for function, of_cpu in functions.items():
+                patch.setattr(module, function, of_cpu)
         yield importlib.import_module
     forget()
     for name, real in before.items():  # where there is a CuPy
