@@ -57,7 +57,7 @@ KERNELS = {
     "counts.normalize of chosen genes": Kernel(calls.select_and_log_normalize, COUNTED),
     "counts.downsample": Kernel(calls.downsample),
     "linalg.scale": Kernel(calls.scale, COUNTED),
-    "linalg.scale after regression": Kernel(calls.regress, SUMMED, reals=True),
+    "linalg.regress": Kernel(calls.regress, SUMMED, reals=True),
     "moments.moments": Kernel(calls.moments, reals=True, rtol=1e-12, on_device=("codes",)),
     "moments.count_moments": Kernel(
         calls.count_moments,

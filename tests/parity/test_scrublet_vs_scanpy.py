@@ -89,7 +89,7 @@ def test_doublets_are_found(plate: ad.AnnData, max_cells: int, monkeypatch: pyte
     """With all cells at once, and in three parts."""
     from sklearn.metrics import roc_auc_score
 
-    monkeypatch.setattr(doublet_scores.score_cells, "__kwdefaults__", {"max_cells": max_cells})
+    monkeypatch.setattr(doublet_scores, "MAX_CELLS", max_cells)
     found = sa.pp.scrublet(plate, expected_doublet_rate=0.08, copy=True).obs.dropna()
     assert roc_auc_score(found["doublet"], found["doublet_score"]) > 0.95
     assert found.loc[found["doublet"], "predicted_doublet"].mean() > 0.7

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,19 @@ LEAST_VALUES_PER_BLOCK = 1_000_000
 # its way; a copy of a matrix takes 9 us.
 _EMPTY = sp.csr_matrix((0, 0))
 
+_LINE = 64  # bytes of a cache line
+
 empty = np.empty
+
+
+def aligned_zeros(shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """float64 zeros that start at a cache line: NumPy's start 16 bytes after one, which makes
+    kernels that access groups of four numbers in random order a third slower.
+    """
+    size = math.prod(shape)
+    raw = np.zeros(size + _LINE // 8)
+    skip = -raw.ctypes.data % _LINE // 8
+    return raw[skip : skip + size].reshape(shape)
 
 
 def csr(

@@ -1,59 +1,29 @@
 """One pass over the row blocks of a matrix, in memory or on disk; knows kernels and compute."""
 
-from scatlas.blocks.checks import check, check_type, passes, sum_repeats
-from scatlas.blocks.compressed import select_sorted, to_csr
-from scatlas.blocks.row_blocks import (
-    Block,
-    csr,
-    is_sparse,
-    join,
-    join_lists,
-    map_blocks,
-    on_host,
-    row_slices,
-    select_genes,
-    select_rows,
-    spread_genes,
-    view,
-)
-from scatlas.blocks.streaming import (
-    apply,
-    cluster_client,
-    for_each,
-    map_in_order,
-    reduce,
-    stream,
-    stream_groups,
-    to_memory,
-    with_progress,
-)
-
-__all__ = [
-    "Block",
-    "apply",
-    "check",
-    "check_type",
-    "cluster_client",
-    "csr",
-    "for_each",
-    "is_sparse",
-    "join",
-    "join_lists",
-    "map_blocks",
-    "map_in_order",
-    "on_host",
-    "passes",
-    "reduce",
-    "row_slices",
-    "select_genes",
-    "select_rows",
-    "select_sorted",
-    "spread_genes",
-    "stream",
-    "stream_groups",
-    "sum_repeats",
-    "to_csr",
-    "to_memory",
-    "view",
-    "with_progress",
-]
+from scatlas.blocks.checks import check as check
+from scatlas.blocks.checks import check_type as check_type
+from scatlas.blocks.checks import passes as passes
+from scatlas.blocks.checks import sum_repeats as sum_repeats
+from scatlas.blocks.compressed import select_sorted as select_sorted
+from scatlas.blocks.compressed import to_csr as to_csr
+from scatlas.blocks.row_blocks import Block as Block
+from scatlas.blocks.row_blocks import csr as csr
+from scatlas.blocks.row_blocks import is_sparse as is_sparse
+from scatlas.blocks.row_blocks import join as join
+from scatlas.blocks.row_blocks import join_lists as join_lists
+from scatlas.blocks.row_blocks import map_blocks as map_blocks
+from scatlas.blocks.row_blocks import on_host as on_host
+from scatlas.blocks.row_blocks import row_slices as row_slices
+from scatlas.blocks.row_blocks import select_genes as select_genes
+from scatlas.blocks.row_blocks import select_rows as select_rows
+from scatlas.blocks.row_blocks import spread_genes as spread_genes
+from scatlas.blocks.row_blocks import view as view
+from scatlas.blocks.streaming import apply as apply
+from scatlas.blocks.streaming import cluster_client as cluster_client
+from scatlas.blocks.streaming import for_each as for_each
+from scatlas.blocks.streaming import map_in_order as map_in_order
+from scatlas.blocks.streaming import reduce as reduce
+from scatlas.blocks.streaming import stream as stream
+from scatlas.blocks.streaming import stream_groups as stream_groups
+from scatlas.blocks.streaming import to_memory as to_memory
+from scatlas.blocks.streaming import with_progress as with_progress

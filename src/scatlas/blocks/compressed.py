@@ -5,6 +5,7 @@ SciPy's conversion of CSC to CSR takes longer than most functions.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,25 +33,22 @@ def to_csr(x: sp.csc_matrix | sp.csc_array) -> sp.csr_matrix | sp.csr_array:
     indptr = row_offsets(x)
     bounds = np.searchsorted(indptr, np.linspace(0, indptr[-1], _N_PARTS + 1))
     bounds[0], bounds[-1] = 0, x.shape[1]
-    parts = [slice(i, i + 1) for i in range(_N_PARTS)]
     counts = np.zeros((_N_PARTS, x.shape[0]), np.int64)
 
-    def count(part: slice) -> None:
-        i = part.start
+    def count(i: int) -> None:
         count_indices(x.indices[indptr[bounds[i]] : indptr[bounds[i + 1]]], counts[i])
 
-    for_each(count, parts)
+    for_each(count, range(_N_PARTS))
     offsets, next_slots = slots_of_parts(counts)
     index_type = sp.get_index_dtype((x.indices, x.indptr), maxval=max(x.nnz, *x.shape))
     data, indices = np.empty(x.nnz, x.dtype), np.empty(x.nnz, index_type)
 
-    def move(part: slice) -> None:
-        i = part.start
+    def move(i: int) -> None:
         columns = CsrArrays(x.data, x.indices, indptr[bounds[i] : bounds[i + 1] + 1])
         labels = np.arange(bounds[i], bounds[i + 1], dtype=index_type)
         scatter(columns, labels, None, next_slots[i], data, indices)
 
-    for_each(move, parts)
+    for_each(move, range(_N_PARTS))
     kind = sp.csr_array if isinstance(x, sp.sparray) else sp.csr_matrix
     out = kind((data, indices, offsets.astype(index_type)), shape=x.shape)
     out.has_sorted_indices = True
@@ -66,39 +64,23 @@ def select_sorted(x: Any, positions: NDArray[np.integer[Any]], axis: int) -> Any
     """
     at = positions.astype(np.int64, copy=False)
     if isinstance(x, np.ndarray):
-        return _dense_rows(x, at) if axis == 0 else _dense_columns(x, at)
+        return _dense(x, at, axis)
     whole_lines = (x.format == "csr") == (axis == 0)
     data, indices, indptr = _lines(x, at) if whole_lines else _entries(x, at, axis)
     shape = (at.size, x.shape[1]) if axis == 0 else (x.shape[0], at.size)
     return type(x)((data, indices, indptr.astype(indices.dtype)), shape=shape)
 
 
-def _dense_rows(x: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[Any]:
-    out = np.empty((rows.size, x.shape[1]), x.dtype)
+def _dense(x: NDArray[Any], at: NDArray[np.int64], axis: int) -> NDArray[Any]:
+    out = np.empty((at.size, x.shape[1]) if axis == 0 else (x.shape[0], at.size), x.dtype)
 
     def copy(part: slice) -> None:
+        of_part, own = (x, at[part]) if axis == 0 else (x[part], at)
         # With mode="clip" NumPy writes to `out` directly; no position is outside of the array.
-        np.take(x, rows[part], axis=0, out=out[part], mode="clip")
+        np.take(of_part, own, axis=axis, out=out[part], mode="clip")
 
-    for_each(copy, _row_ranges(out))
+    for_each(copy, ranges(len(out), out.size // _MIN_DENSE_VALUES))
     return out
-
-
-def _dense_columns(x: NDArray[Any], columns: NDArray[np.int64]) -> NDArray[Any]:
-    out = np.empty((x.shape[0], columns.size), x.dtype)
-
-    def copy(part: slice) -> None:
-        np.take(x[part], columns, axis=1, out=out[part], mode="clip")
-
-    for_each(copy, _row_ranges(out))
-    return out
-
-
-def _row_ranges(out: NDArray[Any]) -> list[slice]:
-    """Ranges of rows, one per thread."""
-    n = max(1, min(n_threads(), out.size // _MIN_DENSE_VALUES))
-    bounds = [out.shape[0] * i // n for i in range(n + 1)]
-    return [slice(bounds[i], bounds[i + 1]) for i in range(n)]
 
 
 def _lines(x: Any, lines: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
@@ -112,7 +94,7 @@ def _lines(x: Any, lines: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]
     def copy(part: slice) -> None:
         copy_lines(old, lines, part.start, part.stop, new)
 
-    for_each(copy, _line_ranges(indptr))
+    for_each(copy, line_ranges(indptr))
     return new
 
 
@@ -126,7 +108,7 @@ def _entries(
     kept = np.zeros(x.shape[axis], np.uint8)
     kept[positions] = 1
     new_index = (np.cumsum(kept, dtype=np.int64) - 1).astype(x.indices.dtype)
-    counts, parts = np.empty(old.indptr.size - 1, np.int64), _line_ranges(old.indptr)
+    counts, parts = np.empty(old.indptr.size - 1, np.int64), line_ranges(old.indptr)
 
     def count(part: slice) -> None:
         count_kept(old, kept, part.start, part.stop, counts)
@@ -146,10 +128,21 @@ def _offsets(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
-def _line_ranges(indptr: NDArray[np.int64]) -> list[slice]:
+def ranges(n: int, most: int) -> list[slice]:
+    """Ranges of `n` items, one per thread, at least one and at most so many."""
+    n_ranges = max(1, min(n_threads(), most))
+    bounds = [n * i // n_ranges for i in range(n_ranges + 1)]
+    return [slice(*ends) for ends in pairwise(bounds)]
+
+
+def line_ranges(indptr: NDArray[np.integer[Any]]) -> list[slice]:
     """Ranges of lines with about as many values, one per thread."""
-    n_values, n_lines = int(indptr[-1]), indptr.size - 1
-    n = max(1, min(n_threads(), n_values // _MIN_VALUES))
-    ends = np.searchsorted(indptr, [n_values * i // n for i in range(1, n)])
-    bounds = [0, *map(int, ends), n_lines]
-    return [slice(bounds[i], bounds[i + 1]) for i in range(n)]
+    ends = np.searchsorted(indptr, [part.stop for part in value_ranges(indptr)[:-1]])
+    bounds = [0, *map(int, ends), indptr.size - 1]
+    return [slice(*ends) for ends in pairwise(bounds)]
+
+
+def value_ranges(indptr: NDArray[np.integer[Any]]) -> list[slice]:
+    """Ranges of the values of all lines, one per thread."""
+    n_values = int(indptr[-1])
+    return ranges(n_values, n_values // _MIN_VALUES)

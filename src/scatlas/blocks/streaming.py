@@ -125,7 +125,7 @@ def map_in_order(
             wait_for(pending)
 
 
-def for_each(work: Callable[[slice], None], parts: Sequence[slice]) -> None:
+def for_each(work: Callable[[T], None], parts: Sequence[T]) -> None:
     """Call ``work`` with each part of an array in memory, by several threads; an interrupt waits
     for all parts, so that arrays that are overwritten are complete.
     """

@@ -41,7 +41,6 @@ def score_cells(
     expected_doublet_rate: float,
     n_neighbors: int | None,
     random_state: int,
-    max_cells: int = MAX_CELLS,
 ) -> ScoredCells:
     """Simulate doublets, and score cells and doublets by their number of simulated neighbours.
 
@@ -53,7 +52,7 @@ def score_cells(
         return ScoredCells(obs, np.empty(0), np.empty((0, 2), np.int64), 0)
     sims, parents, first_k = [], [], 0
     # Each part is a sample of all cells, with its own doublets: memory does not grow.
-    for number, part in enumerate(_split_cells(n, max_cells, random_state)):
+    for number, part in enumerate(_split_cells(n, random_state)):
         k = n_neighbors or round(0.5 * np.sqrt(part.size))
         first_k = first_k or k
         pairs = _draw_pairs(part.size, int(part.size * sim_doublet_ratio), random_state + number)
@@ -66,8 +65,8 @@ def score_cells(
     return ScoredCells(obs, np.concatenate(sims), np.concatenate(parents), first_k)
 
 
-def _split_cells(n: int, max_cells: int, seed: int) -> Iterator[NDArray[np.int64]]:
-    n_parts = -(-n // max_cells)
+def _split_cells(n: int, seed: int) -> Iterator[NDArray[np.int64]]:
+    n_parts = -(-n // MAX_CELLS)
     if n_parts == 1:
         yield np.arange(n)
         return

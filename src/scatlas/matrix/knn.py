@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from scatlas.compute.threads import blas_on_one_thread, n_cores, openmp_on_one_t
 from scatlas.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     import scipy.sparse as sp
     from numpy.typing import NDArray
@@ -88,9 +87,11 @@ def approximate(
     """
     with from_extra():
         from pynndescent import NNDescent
+    import numba
 
-    n_cells = x.shape[0]
-    with numba_on_one_thread():
+    n_cells, n_threads = x.shape[0], numba.get_num_threads()
+    numba.set_num_threads(1)
+    try:
         # One more neighbour, as in scanpy: the search may miss the cell itself.
         indices, distances = NNDescent(
             x,
@@ -104,6 +105,8 @@ def approximate(
             compressed=False,
             low_memory=True,
         ).neighbor_graph
+    finally:
+        numba.set_num_threads(n_threads)
     if (indices < 0).any():
         n_incomplete = int((indices < 0).any(axis=1).sum())
         msg = (
@@ -113,19 +116,6 @@ def approximate(
         raise InputError(msg)
     indices, distances = _move_self_first(indices.astype(np.int64), distances.astype(np.float64))
     return indices[:, :n_neighbors].copy(), distances[:, :n_neighbors].copy()
-
-
-@contextmanager
-def numba_on_one_thread() -> Iterator[None]:
-    """Context in which this thread's parallel Numba functions use one thread."""
-    import numba
-
-    threads = numba.get_num_threads()
-    numba.set_num_threads(1)
-    try:
-        yield
-    finally:
-        numba.set_num_threads(threads)
 
 
 def _move_self_first(

@@ -32,10 +32,6 @@ def project_layout(
     curve: tuple[float, float],
     *,
     keys: UInt64Array,
-    gamma: float = 1.0,
-    negative_sample_rate: int = 5,
-    alpha: float = 1.0,
-    n_epochs: int = N_EPOCHS,
     seed: int = 0,
 ) -> Float32Array:
     """Coordinates of new cells on a UMAP, where the cells of the reference do not move: the
@@ -59,16 +55,16 @@ def project_layout(
         after = before.copy()
         indptr = np.arange(n + 1, like=reference) * k
         edges = indptr, neighbours[own].reshape(-1), weights.reshape(-1)
-        for number in range(1, n_epochs):
+        for number in range(1, N_EPOCHS):
             layout.run_round(
                 *(before, after, reference, edges, keys[own], curve),
                 **({} if is_gpu(before) else {"rows": (0, n)}),
                 number=number,
-                rate=alpha / 4 * (1.0 - (number - 1) / n_epochs),
+                rate=0.25 * (1.0 - (number - 1) / N_EPOCHS),
                 damping=1.0,
                 pulls=1,
-                gamma=gamma,
-                negative_sample_rate=negative_sample_rate,
+                gamma=1.0,
+                negative_sample_rate=5,
                 seed=seed,
             )
             before, after = after, before

@@ -143,6 +143,7 @@ def _embed_cells(
     x: Any, names: pd.Index, mask: NDArray[np.bool_], n_comps: int, n_top_genes: int | None
 ) -> tuple[NDArray[np.bool_], NDArray[np.float64], NDArray[np.number]]:
     """Cells to score, bool [cells]; their components; their totals in the genes of these."""
+    from scatlas.kernels.linalg import project_cpu
     from scatlas.matrix.components import components
     from scatlas.matrix.gene_scale import GeneScale
     from scatlas.matrix.gram import GramAccumulator
@@ -166,15 +167,19 @@ def _embed_cells(
         )
         raise InputError(msg)
     logger.info("searching doublets in %d genes", genes.size)
-    totals = []
+    totals, normalize = [], _normalizer(genes)
     with GramAccumulator(genes.size) as gram:
-        for part, block in blocks.stream(x, _normalizer(genes), scored, combine=_join_halves):
+        for part, block in blocks.stream(x, normalize, scored, combine=_join_halves):
             totals.append(part)
             gram.add(block)
     stats = gram.result()
     scale = GeneScale.from_stats(stats, zero_center=True, max_value=None)
     loadings = components(scale.stats(stats, None), n_comps).PCs / scale.std[:, None]
-    project = _projector(genes, loadings, scale.mean @ loadings)
+    offset = scale.mean @ loadings
+
+    def project(block: Any, mask: NDArray[np.bool_]) -> NDArray[np.float64]:
+        return project_cpu.project(normalize(block, mask)[1], loadings, offset, dtype=np.float64)
+
     cells = np.concatenate(list(blocks.stream(x, project, scored)))
     return scored, cells, np.concatenate(totals)
 
@@ -222,9 +227,12 @@ class _DetectionCounts:
 
 
 def _count_detections(block: Any, mask: NDArray[np.bool_]) -> _DetectionCounts:
+    import scipy.sparse as sp
+
     from scatlas.kernels.counts import qc_cpu, select_cpu
 
-    block = _as_csr(select_cpu.select_rows(blocks.on_host(block), mask))
+    block = select_cpu.select_rows(blocks.on_host(block), mask)
+    block = block if sp.issparse(block) else sp.csr_matrix(block)
     n_cells = qc_cpu.gene_positive(block)
     rare = np.flatnonzero((n_cells[block.indices] < _MIN_CELLS) & (block.data > 0))
     cells = np.searchsorted(block.indptr, rare, side="right") - 1
@@ -234,12 +242,6 @@ def _count_detections(block: Any, mask: NDArray[np.bool_]) -> _DetectionCounts:
         n_cells,
         (cells.astype(np.int64), block.indices[rare].astype(np.int64), block.data[rare]),
     )
-
-
-def _as_csr(block: Any) -> Any:
-    import scipy.sparse as sp
-
-    return block if sp.issparse(block) else sp.csr_matrix(block)
 
 
 def _normalizer(genes: NDArray[np.int64]) -> Callable[..., tuple[Any, Any]]:
@@ -260,18 +262,3 @@ def _normalizer(genes: NDArray[np.int64]) -> Callable[..., tuple[Any, Any]]:
 def _join_halves(parts: list[tuple[Any, Any]]) -> tuple[Any, Any]:
     totals, normalized = zip(*parts, strict=True)
     return np.concatenate(totals), blocks.join(list(normalized))
-
-
-def _projector(
-    genes: NDArray[np.int64], loadings: NDArray[np.float64], offset: NDArray[np.float64]
-) -> Callable[..., NDArray[np.float64]]:
-    """Function that projects a block's cells on the components."""
-    from scatlas.kernels.linalg import project_cpu
-
-    normalize, prepared = _normalizer(genes), project_cpu.prepare_components(loadings)
-
-    def project(block: Any, mask: NDArray[np.bool_]) -> NDArray[np.float64]:
-        _, normalized = normalize(block, mask)
-        return project_cpu.project(normalized, prepared, offset, dtype=np.float64)
-
-    return project

@@ -11,7 +11,7 @@ import numpy as np
 from scatlas import blocks
 from scatlas.arrays.array_types import row_offsets
 from scatlas.arrays.kinds import kind_of
-from scatlas.compute.threads import n_threads
+from scatlas.blocks.compressed import line_ranges, value_ranges
 from scatlas.kernels.moments.group_sums_cpu import check_range
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from scatlas.kernels.moments.moments_cpu import Moments
 
 _LARGEST_EXACT = 2.0**53  # float64 holds every integer up to here
-_MIN_VALUES = 200_000  # values per thread
 
 
 def is_by_gene(x: Any) -> bool:
@@ -78,37 +77,31 @@ def exact_qc(x: Any, masks: NDArray[np.bool_]) -> QCSums | None:
 
 def exact_moments(x: Any, transform: Callable[[NDArray[Any]], NDArray[Any]]) -> Moments | None:
     """Moments per gene of the transformed values; None as :func:`exact_totals`."""
-    from scatlas.arrays import aligned
+    from scatlas.arrays.numpy_arrays import aligned_zeros
     from scatlas.kernels.moments.exact_sums_cpu import add_genes, finish_sums, grid_of
     from scatlas.kernels.moments.moments_cpu import Moments
 
     if not is_by_gene(x) or x.dtype != np.float32:
         return None
     n_cells, n_genes = x.shape
-    values = _transformed(x, transform)
+    values = np.empty(x.indptr[-1], x.dtype)
+
+    def fill(part: slice) -> None:
+        values[part] = transform(x.data[part])
+
+    blocks.for_each(fill, value_ranges(x.indptr))
     grid = grid_of(values, n_cells)
     if not grid:
         return None
-    indptr, bounds = row_offsets(x), _gene_bounds(x)
-    sums, expressed = aligned.zeros((1, n_genes, 4)), np.zeros((1, n_genes), np.int64)
+    indptr = row_offsets(x)
+    sums, expressed = aligned_zeros((1, n_genes, 4)), np.zeros((1, n_genes), np.int64)
 
-    def work(part: slice) -> None:
-        genes = slice(bounds[part.start], bounds[part.stop])
+    def work(genes: slice) -> None:
         add_genes(values, indptr, genes.start, genes.stop, grid, sums[0])
         finish_sums(sums[0, genes].reshape(-1), expressed[0, genes])
 
-    blocks.for_each(work, [slice(i, i + 1) for i in range(len(bounds) - 1)])
+    blocks.for_each(work, line_ranges(indptr))
     return Moments(np.zeros(1, np.int64), np.array([n_cells]), sums, expressed)
-
-
-def _transformed(x: Any, transform: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
-    values = np.empty(x.indptr[-1], x.dtype)
-
-    def work(part: slice) -> None:
-        values[part] = transform(x.data[part])
-
-    blocks.for_each(work, _value_slices(x))
-    return values
 
 
 def _is_exact(x: Any) -> bool:
@@ -117,26 +110,10 @@ def _is_exact(x: Any) -> bool:
 
     if x.dtype.kind in "iub":  # summed in int64; the caller has checked the range
         return True
-    largest = np.zeros(len(parts := _value_slices(x)))
-
-    def find(part: slice) -> None:
-        largest[parts.index(part)] = largest_integer(x.data[part])
-
-    blocks.for_each(find, parts)
-    return bool(largest.max(initial=0.0) * max(x.shape) <= _LARGEST_EXACT)
-
-
-def _value_slices(x: Any) -> list[slice]:
-    n_values = int(x.indptr[-1])
-    n_parts = max(1, min(n_threads(), n_values // _MIN_VALUES))
-    bounds = [n_values * i // n_parts for i in range(n_parts + 1)]
-    return [slice(bounds[i], bounds[i + 1]) for i in range(n_parts)]
-
-
-def _gene_bounds(x: Any) -> list[int]:
-    """Bounds of the ranges of genes of the threads."""
-    ends = [np.searchsorted(x.indptr, part.stop) for part in _value_slices(x)[:-1]]
-    return [0, *map(int, ends), x.shape[1]]
+    largest: list[float] = []
+    parts = value_ranges(x.indptr)
+    blocks.for_each(lambda part: largest.append(largest_integer(x.data[part])), parts)
+    return bool(max(largest) * max(x.shape) <= _LARGEST_EXACT)
 
 
 def _sum_parts(
@@ -148,15 +125,15 @@ def _sum_parts(
     gene_dtypes: list[Any],
 ) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
     """Arrays per cell, summed over the ranges of genes of the threads, and arrays per gene."""
-    indptr, bounds = row_offsets(x), _gene_bounds(x)
+    indptr = row_offsets(x)
+    parts = line_ranges(indptr)
     genes = [np.zeros(x.shape[1], dtype) for dtype in gene_dtypes]
-    found: list[list[NDArray[Any]]] = [[] for _ in bounds[1:]]
+    found: list[list[NDArray[Any]]] = [[] for _ in parts]
 
-    def work(part: slice) -> None:
-        cells = [np.zeros(*array) for array in zip(cell_shapes, cell_dtypes, strict=True)]
-        first, last = bounds[part.start], bounds[part.stop]
-        add(x.data, x.indices, indptr, first, last, *arguments, *cells, *genes)
-        found[part.start] = cells
+    def work(i: int) -> None:
+        found[i] = [np.zeros(*array) for array in zip(cell_shapes, cell_dtypes, strict=True)]
+        own = parts[i].start, parts[i].stop
+        add(x.data, x.indices, indptr, *own, *arguments, *found[i], *genes)
 
-    blocks.for_each(work, [slice(i, i + 1) for i in range(len(found))])
+    blocks.for_each(work, range(len(found)))
     return [sum(parts[1:], parts[0]) for parts in zip(*found, strict=True)], genes

@@ -156,7 +156,7 @@ def _residuals(x: Any, regressors: list[pd.Categorical | NDArray[np.float64]]) -
         raise InputError(msg)
     narrow = x.dtype == np.float32 or (x.dtype.kind in "iub" and x.dtype.itemsize <= 4)
     dtype = np.dtype(np.float32 if narrow else np.float64)
-    residuals = kernels_for("linalg.scale", x).residuals
+    residuals = kernels_for("linalg.regress", x).residuals
 
     def regress_block(block: Any, codes: NDArray[np.int64], *weights: NDArray[np.float64]) -> Any:
         regressors = np.stack([*weights], axis=1) if weights else np.empty((codes.size, 0))
@@ -167,14 +167,14 @@ def _residuals(x: Any, regressors: list[pd.Categorical | NDArray[np.float64]]) -
 
 def _weighted_sums(x: Any, weights: list[NDArray[np.float64]]) -> NDArray[np.float64]:
     """Sum over the cells of each gene times each of the weights ``[n_weights, n_genes]``."""
-    from scatlas.kernels.linalg import scale_cpu
+    from scatlas.kernels.linalg import regress_cpu
 
-    weighted_sums = kernels_for("linalg.scale", x).weighted_sums
+    weighted_sums = kernels_for("linalg.regress", x).weighted_sums
 
     def sum_block(block: Any, *weights: NDArray[np.float64]) -> NDArray[np.float64]:
         return weighted_sums(block, np.stack(weights, axis=1))
 
-    return blocks.reduce(sum_block, scale_cpu.merge, x, *weights)[0]
+    return blocks.reduce(sum_block, regress_cpu.merge, x, *weights)[0]
 
 
 def _orthonormal(columns: list[NDArray[np.float64]]) -> list[NDArray[np.float64]]:

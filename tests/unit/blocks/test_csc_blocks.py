@@ -25,79 +25,33 @@ def csc_blocks(x: sparse.csr_matrix, *, declared: type) -> da.Array:
     return dense.map_blocks(sparse.csc_matrix, dtype=x.dtype, meta=declared((0, 0), dtype=x.dtype))
 
 
-def logarithms(adata: ad.AnnData) -> None:
-    sa.pp.normalize_total(adata, target_sum=100)
-    sa.pp.log1p(adata)
-
-
 def qc(adata: ad.AnnData) -> Any:
     return sa.pp.calculate_qc_metrics(adata, qc_vars=["mt"], percent_top=[5])
-
-
-def filter_and_sample(adata: ad.AnnData) -> Any:
-    sa.pp.filter_cells(adata, min_genes=3)
-    sa.pp.filter_genes(adata, min_counts=3)
-    sa.pp.sample(adata, n=20)
-    return adata.X
-
-
-def normalize(adata: ad.AnnData) -> Any:
-    sa.pp.normalize_total(adata, exclude_highly_expressed=True, key_added="factor")
-    return adata.X, adata.obs["factor"]
 
 
 def lazy_factors(adata: ad.AnnData) -> Any:
     return sa.pp.normalize_total(adata, target_sum=10, inplace=False)["norm_factor"]
 
 
-def highly_variable(adata: ad.AnnData) -> Any:
-    counts = sa.pp.highly_variable_genes(adata, flavor="seurat_v3", n_top_genes=9, inplace=False)
-    logarithms(adata)
-    table = sa.pp.highly_variable_genes(adata, n_top_genes=9, batch_key="batch", inplace=False)
-    return table[["means", "dispersions"]], counts[["means", "variances_norm"]]
-
-
-def components(adata: ad.AnnData) -> Any:
-    logarithms(adata)
-    mask = np.arange(adata.n_vars) % 3 > 0
-    sa.pp.pca(adata, n_comps=4, mask_var=mask)
-    return adata.obsm["X_pca"], adata.varm["PCs"]
-
-
-def scale(adata: ad.AnnData) -> Any:
-    sa.pp.scale(adata, zero_center=False, max_value=2)
-    return adata.X
-
-
-def aggregate(adata: ad.AnnData) -> Any:
+def filter_and_aggregate(adata: ad.AnnData) -> Any:
+    sa.pp.filter_genes(adata, min_counts=3)
     groups = sa.get.aggregate(adata, "batch", ["sum", "var", "median"])
     return tuple(groups.layers[name] for name in ("sum", "var", "median"))
 
 
-def _dense_results(results: Any, dense: Any) -> list[np.ndarray]:
-    arrays = results if isinstance(results, tuple) else (results,)
-    return [dense(array) for array in arrays]
-
-
 @pytest.mark.filterwarnings("ignore:Some cells have zero counts:UserWarning")
 @pytest.mark.parametrize("declared", [sparse.csc_matrix, sparse.csr_matrix])
-@pytest.mark.parametrize(
-    "step",
-    [
-        *(qc, filter_and_sample, normalize, lazy_factors, highly_variable, components),
-        *(scale, aggregate),
-    ],
-)
+@pytest.mark.parametrize("step", [qc, lazy_factors, filter_and_aggregate])
 def test_csc_blocks_give_the_results_of_csr_blocks(
     step: Any, declared: type, counts: Any, make_adata: Any, dense: Any, block_loads: Any
 ) -> None:
+    """Also if the metadata of the array says that the blocks are CSR."""
     counts = counts.astype(np.float32)
     expected = step(make_adata(block_loads.dask(counts)))
     found = step(make_adata(csc_blocks(counts, declared=declared)))
-    for one, other in zip(
-        _dense_results(found, dense), _dense_results(expected, dense), strict=True
-    ):
-        np.testing.assert_array_equal(one, other)
+    pairs = zip(*(x if isinstance(x, tuple) else (x,) for x in (found, expected)), strict=True)
+    for one, other in pairs:
+        np.testing.assert_array_equal(dense(one), dense(other))
 
 
 def test_results_of_csc_blocks_are_declared_as_csr(counts: Any, make_adata: Any) -> None:
@@ -105,6 +59,13 @@ def test_results_of_csc_blocks_are_declared_as_csr(counts: Any, make_adata: Any)
     sa.pp.log1p(adata)
     assert adata.X._meta.format == "csr"
     assert adata.X.compute(scheduler="synchronous").format == "csr"
+
+
+def same(got: Any, want: Any) -> None:
+    assert type(got) is type(want)
+    assert got.shape == want.shape
+    for name in ("data", "indices", "indptr"):
+        np.testing.assert_array_equal(getattr(got, name), getattr(want, name), strict=True)
 
 
 @pytest.mark.parametrize("kind", [sparse.csc_matrix, sparse.csc_array])
@@ -118,11 +79,7 @@ def test_csc_becomes_the_csr_that_scipy_makes(kind, shape, dtype):
     order = np.argsort(genes, kind="stable")
     ends = np.searchsorted(genes[order], np.arange(shape[1] + 1))
     x = kind((rng.integers(1, 9, n).astype(dtype), cells[order], ends), shape=shape)
-    got, want = blocks.to_csr(x), x.tocsr()
-    assert type(got) is type(want)
-    for name in ("data", "indices", "indptr"):
-        assert getattr(got, name).dtype == getattr(want, name).dtype
-        np.testing.assert_array_equal(getattr(got, name), getattr(want, name))
+    same(blocks.to_csr(x), x.tocsr())
 
 
 def unordered(form: type, shape: tuple[int, int], dtype: str) -> Any:
@@ -143,13 +100,7 @@ def test_threads_select_what_scipy_selects(form: type, axis: int, shape: tuple[i
     x = unordered(form, shape, "f4")
     some = np.flatnonzero(np.random.default_rng(1).random(shape[axis]) < 0.3)
     for index in (some, some[:1], np.arange(shape[axis])):
-        got = blocks.select_sorted(x, index, axis)
-        want = x[index] if axis == 0 else x[:, index]
-        assert type(got) is type(want)
-        assert got.shape == want.shape
-        for name in ("data", "indices", "indptr"):
-            assert getattr(got, name).dtype == getattr(want, name).dtype
-            np.testing.assert_array_equal(getattr(got, name), getattr(want, name))
+        same(blocks.select_sorted(x, index, axis), x[index] if axis == 0 else x[:, index])
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -175,14 +126,9 @@ def test_cells_that_are_not_there_are_refused(form: Any, axis: str) -> None:
 
 
 def filters(adata: ad.AnnData) -> Any:
-    tests = [(sa.pp.filter_cells, "genes"), (sa.pp.filter_genes, "cells")]
-    found = [filter_(adata.X, **{f"min_{item}": 1}) for filter_, item in tests]
-    return tuple(a for pair in found for a in pair)
-
-
-def filters_by_counts(adata: ad.AnnData) -> Any:
-    found = [f(adata.X, max_counts=600) for f in (sa.pp.filter_cells, sa.pp.filter_genes)]
-    return tuple(a for pair in found for a in pair)
+    calls = [(sa.pp.filter_cells, {"min_genes": 1}), (sa.pp.filter_genes, {"min_cells": 1})]
+    calls += [(f, {"max_counts": 600}) for f in (sa.pp.filter_cells, sa.pp.filter_genes)]
+    return tuple(array for call, bound in calls for array in call(adata.X, **bound))
 
 
 def metrics(adata: ad.AnnData) -> Any:
@@ -199,7 +145,7 @@ def normalized(adata: ad.AnnData) -> Any:
 @pytest.mark.parametrize(
     ("dtype", "factor"), [("f4", 1), ("i4", 1), ("f4", 0.37), ("f8", 2**50 - 1)]
 )
-@pytest.mark.parametrize("step", [filters, filters_by_counts, metrics, normalized])
+@pytest.mark.parametrize("step", [filters, metrics, normalized])
 def test_sums_in_the_order_of_genes_have_the_bits_of_those_by_rows(
     step: Any, dtype: str, factor: float
 ) -> None:
@@ -214,8 +160,7 @@ def test_sums_in_the_order_of_genes_have_the_bits_of_those_by_rows(
         return step(adata)
 
     for got, want in zip(result(x.copy()), result(blocks.to_csr(x)), strict=True):
-        assert got.dtype == want.dtype
-        np.testing.assert_array_equal(got, want)
+        np.testing.assert_array_equal(got, want, strict=True)
 
 
 @pytest.mark.parametrize("expm1", [False, True])
@@ -239,6 +184,6 @@ def test_scaled_csc_is_scaled_csr(mask: Any) -> None:
     x = sparse.random(60, 40, 0.4, "csc", np.float32, np.random.default_rng(0))
     got = sa.pp.scale(x, zero_center=False, max_value=1.5, mask_obs=mask)
     want = sa.pp.scale(x.tocsr(), zero_center=False, max_value=1.5, mask_obs=mask).tocsc()
+    same(got, want)
     for name in ("data", "indices", "indptr"):
-        np.testing.assert_array_equal(getattr(got, name), getattr(want, name))
         assert not np.shares_memory(getattr(got, name), getattr(x, name))

@@ -22,24 +22,23 @@ def graph(n: int, per_node: float, *, dtype: type = np.float32) -> sp.csr_matrix
     return found.astype(dtype)
 
 
-def path(n: int) -> sp.csr_matrix:
-    """One long part, whose nodes are in any order."""
-    order = np.random.default_rng(1).permutation(n)
-    shape = (np.ones(n - 1, np.float32), (order[:-1], order[1:]))
-    return sp.csr_matrix(shape, shape=(n, n))
+def edges_of(graph: sp.csr_matrix) -> Edges:
+    return Edges(graph.indptr.astype(np.int64), graph.indices.astype(np.int64), graph.data)
 
 
-def star(n: int) -> sp.csr_matrix:
-    shape = (np.ones(n - 1, np.float32), (np.full(n - 1, n // 2), np.delete(np.arange(n), n // 2)))
-    return sp.csr_matrix(shape, shape=(n, n))
+def graph_of_edges(n: int, starts: np.ndarray, ends: np.ndarray) -> sp.csr_matrix:
+    return sp.csr_matrix((np.ones(starts.size, np.float32), (starts, ends)), shape=(n, n))
 
 
+PATH = np.random.default_rng(1).permutation(20_000)
 GRAPHS = {
     "few edges": graph(3000, 1.2),
     "many edges": graph(3000, 20, dtype=np.int64),
     "wide indices": sp.csr_matrix(graph(500, 2)),
-    "path": path(20_000),
-    "star": star(5000),
+    "path": graph_of_edges(
+        20_000, PATH[:-1], PATH[1:]
+    ),  # one long part, whose nodes are in any order
+    "star": graph_of_edges(5000, np.full(4999, 2500), np.delete(np.arange(5000), 2500)),
     "no edge": sp.csr_matrix((40, 40), dtype=np.float32),
     "no node": sp.csr_matrix((0, 0), dtype=np.float32),
 }
@@ -67,7 +66,7 @@ def test_parts(name: str, n_labels: int):
 def test_merged_nodes(n_threads: int, n_groups: int):
     whole = graph(9000, 10, dtype=np.int64)
     groups = np.append(np.arange(n_groups), RNG.integers(0, n_groups, 9000 - n_groups))
-    edges = Edges(whole.indptr.astype(np.int64), whole.indices.astype(np.int64), whole.data)
+    edges = edges_of(whole)
     with use_threads(n_threads):
         merged = communities._merge(edges, groups, n_groups)
     members = sp.csr_matrix((np.ones(9000, np.int64), (groups, np.arange(9000))))
@@ -99,7 +98,7 @@ def test_weights_inside():
     labels = RNG.integers(0, 5, 3000)
     coo = whole.tocoo()
     expected = coo.data[labels[coo.row] == labels[coo.col]].sum()
-    edges = Edges(whole.indptr.astype(np.int64), whole.indices.astype(np.int64), whole.data)
+    edges = edges_of(whole)
     for n_threads in (1, 3):
         with use_threads(n_threads):
             assert communities._weight_inside(edges, labels) == expected

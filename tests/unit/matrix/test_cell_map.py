@@ -51,23 +51,25 @@ def mapped(sample, index, x: np.ndarray, size: int) -> dict[str, np.ndarray]:
     return {"places": np.concatenate([part[0] for part in parts]), **columns}
 
 
+@pytest.fixture(scope="module")
+def found(x: np.ndarray, sample: Sample, index) -> dict[str, np.ndarray]:
+    return mapped(sample, index, x, 128)
+
+
 @pytest.mark.parametrize(("size", "threads"), [(1, 1), (64, 3), (900, 2)])
-def test_parts_and_threads_change_no_bit(x, sample, index, size: int, threads: int) -> None:
-    known = mapped(sample, index, x, 128)
+def test_parts_and_threads_change_no_bit(found, x, sample, index, size: int, threads: int) -> None:
     with use_threads(threads):
-        found = mapped(sample, index, x, size)
-    for name, values in known.items():
-        np.testing.assert_array_equal(found[name], values, err_msg=name)
+        again = mapped(sample, index, x, size)
+    for name, values in found.items():
+        np.testing.assert_array_equal(again[name], values, err_msg=name)
 
 
-def test_sampled_cells_keep_place_and_cluster(x, sample, index) -> None:
-    found = mapped(sample, index, x, 256)
+def test_sampled_cells_keep_place_and_cluster(found, sample) -> None:
     np.testing.assert_array_equal(found["places"][sample.rows], sample.coordinates)
     np.testing.assert_array_equal(found["leiden"][sample.rows], sample.codes)
 
 
-def test_other_cells_are_projected(x, sample, index) -> None:
-    found = mapped(sample, index, x, 256)
+def test_other_cells_are_projected(found, x, sample) -> None:
     others = np.setdiff1d(np.arange(N_CELLS), sample.rows)
     search = NearestNeighbors(n_neighbors=K + 1).fit(x[sample.rows])
     distances, near = search.kneighbors(x[others])
@@ -85,9 +87,8 @@ def test_other_cells_are_projected(x, sample, index) -> None:
     np.testing.assert_allclose(found["places"][others], places, rtol=0, atol=0.05)
 
 
-def test_a_sampled_cell_does_not_count_itself(x, sample, index) -> None:
+def test_a_sampled_cell_does_not_count_itself(found, x, sample, index) -> None:
     """Also among more equal cells than it has neighbours."""
-    found = mapped(sample, index, x, 256)
     search = NearestNeighbors(n_neighbors=K - 1).fit(x[sample.rows])
     distances, near = search.kneighbors()
     expected = novelty(near, distances, sample.usual)

@@ -63,19 +63,6 @@ def test_a_cell_gets_the_same_whatever_is_projected_with_it(
     assert none.shape == (0, 2)
 
 
-def test_cells_lie_in_their_group_and_get_its_label(cells: dict[str, np.ndarray]) -> None:
-    given = cells["neighbours"], cells["distances"]
-    known = cells["new_groups"] < 6
-    y = project_layout(cells["map"], *given, CURVE, keys=np.arange(700, dtype=np.uint64))
-    centres = np.array([cells["map"][cells["groups"] == g].mean(axis=0) for g in range(6)])
-    nearest = np.linalg.norm(y[:, None] - centres, axis=2).argmin(axis=1)
-    assert (nearest == cells["new_groups"])[known].mean() > 0.99
-    labels, shares = vote_labels(cells["groups"], *given)
-    assert (labels == cells["new_groups"])[known].mean() > 0.99
-    assert shares[known].mean() > 0.99
-    assert ((shares > 0) & (shares <= 1)).all()
-
-
 def test_cells_of_an_unknown_group_are_novel(cells: dict[str, np.ndarray]) -> None:
     """Where plain distances fail: they are larger in the widest known group."""
     usual = cells["within"].mean(axis=1)

@@ -56,17 +56,6 @@ def test_new_cells_join_their_group_and_unknown_ones_are_unlike(reference: Refer
     assert np.median(placed.distances[known]) == pytest.approx(1, abs=0.1)
 
 
-def test_a_cell_does_not_depend_on_the_others(reference: ReferenceMap):
-    x, _ = cells(100, [0, 1, 2], seed=3)
-    keys = np.arange(100, dtype=np.uint64)
-    whole = reference.place(x, keys)
-    part = reference.place(x[40:70], keys[40:70])
-    for name in ("coordinates", "distances", "ranks"):
-        np.testing.assert_array_equal(getattr(part, name), getattr(whole, name)[40:70])
-    np.testing.assert_array_equal(part.labels["group"], whole.labels["group"][40:70])
-    assert (reference.place(x, keys + 1).coordinates != whole.coordinates).any()
-
-
 def test_distances_among_reference_cells_are_those_by_hand(reference: ReferenceMap):
     x = reference.lists.cells.x.astype(np.float64)
     pairs = np.linalg.norm(x[:, None] - x, axis=2)

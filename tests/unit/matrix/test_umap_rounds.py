@@ -13,9 +13,6 @@ from scatlas.matrix import projection
 from scatlas.matrix.graph_eigenvectors import eigenvectors
 from scatlas.pp import neighbors
 
-OPTIONS = {"gamma": 1.0, "negative_sample_rate": 5, "alpha": 1.0}
-CURVE = (0.583, 1.334)
-
 
 def graph_of(x: np.ndarray, n_neighbors: int = 10) -> sp.csr_matrix:
     """Symmetric graph of nearest neighbours with weights that fall with their rank."""
@@ -28,8 +25,10 @@ def graph_of(x: np.ndarray, n_neighbors: int = 10) -> sp.csr_matrix:
     return sp.csr_matrix(half.maximum(half.T))
 
 
-def arrays_of(weights: sp.csr_matrix) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    return weights.indptr, weights.indices, weights.data
+def lay_out(start: np.ndarray, weights: sp.csr_matrix, n_epochs: int, seed: int) -> np.ndarray:
+    graph = weights.indptr, weights.indices, weights.data
+    options = {"gamma": 1.0, "negative_sample_rate": 5, "alpha": 1.0, "seed": seed}
+    return projection.lay_out(start, graph, (0.583, 1.334), n_epochs=n_epochs, **options)
 
 
 def annotated(weights: sp.csr_matrix) -> ad.AnnData:
@@ -52,15 +51,12 @@ def test_bits_depend_neither_on_threads_nor_on_blocks(
     for threads, fewest in ((1, 1000), (2, 10), (4, 37)):
         monkeypatch.setattr("scatlas.compute.threads._CELLS_PER_BLOCK", fewest)
         with use_threads(threads):
-            options = {"n_epochs": 30, "seed": 3, **OPTIONS}
-            found.append(projection.lay_out(start, arrays_of(weights), CURVE, **options))
+            found.append(lay_out(start, weights, 30, seed=3))
     np.testing.assert_array_equal(start, kept)
     assert found[0].dtype == np.float32
     assert (found[0] != start).all()
-    for other in found[1:]:
-        np.testing.assert_array_equal(other, found[0])
-    other = projection.lay_out(start, arrays_of(weights), CURVE, n_epochs=30, seed=4, **OPTIONS)
-    assert (other != found[0]).all()
+    np.testing.assert_array_equal(found[1:], found[:1] * 2)
+    assert (lay_out(start, weights, 30, seed=4) != found[0]).all()
 
 
 def test_tiny_groups_are_round() -> None:
@@ -72,9 +68,7 @@ def test_tiny_groups_are_round() -> None:
     group = np.repeat(np.arange(40), 25)
     x = rng.normal(size=(40, 8))[group] * 30 + rng.normal(size=(1000, 8))
     start = (x[:, :2] - x[:, :2].min(axis=0)).astype(np.float32) / 10
-    y = projection.lay_out(
-        start, arrays_of(graph_of(x, 14)), CURVE, n_epochs=300, seed=0, **OPTIONS
-    )
+    y = lay_out(start, graph_of(x, 14), 300, seed=0)
     centres = np.array([y[group == g].mean(axis=0) for g in range(40)])
     along, across = (y - centres[group]).T
     assert abs(np.cos(4 * np.arctan2(across, along)).mean()) < 0.1
@@ -86,10 +80,10 @@ def test_tiny_groups_are_round() -> None:
 
 
 @pytest.mark.parametrize("n_cells", [2, 3, 7])
-def test_few_cells(n_cells: int) -> None:
-    adata = annotated(sp.csr_matrix(np.ones((n_cells, n_cells)) - np.eye(n_cells)))
+@pytest.mark.parametrize("weight", [0, 1])
+def test_few_cells(n_cells: int, weight: int) -> None:
+    adata = annotated(sp.csr_matrix(weight * (1 - np.eye(n_cells, dtype=np.float32))))
     tl.umap(adata, maxiter=50, init_pos="random")
-    assert np.isfinite(adata.obsm["X_umap"]).all()
     assert np.abs(adata.obsm["X_umap"]).max() < 100
 
 
@@ -101,9 +95,6 @@ def test_cells_without_neighbours_stay_where_they_start() -> None:
     assert np.isfinite(end).all()
     np.testing.assert_array_equal(end[60:], start[60:])
     assert (end[:60] != start[:60]).any(axis=1).all()
-    alone = annotated(sp.csr_matrix((5, 5), dtype=np.float32))
-    tl.umap(alone, maxiter=11, init_pos="random")
-    assert np.isfinite(alone.obsm["X_umap"]).all()
 
 
 @pytest.mark.parametrize("n", [3, 11])

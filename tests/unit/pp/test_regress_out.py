@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scatlas import blocks
 from scatlas.arrays.kinds import is_dask
 from scatlas.errors import InputError
-from scatlas.kernels.linalg import scale_cpu
+from scatlas.kernels.linalg import regress_cpu
 from scatlas.pp import regress_out
 from scatlas.pp._regress import _orthonormal
 
@@ -50,10 +50,10 @@ def cases(draw):
 def test_weighted_sums(case):
     x, block, weights = case
     before = block.data.copy()
-    got = scale_cpu.weighted_sums(block, weights)
+    got = regress_cpu.weighted_sums(block, weights)
     np.testing.assert_array_equal(block.data, before)
     assert got.shape == (2, weights.shape[1], x.shape[1])
-    np.testing.assert_array_equal(scale_cpu.weighted_sums(x, weights), got)
+    np.testing.assert_array_equal(regress_cpu.weighted_sums(x, weights), got)
     for k in range(weights.shape[1]):
         for gene in range(x.shape[1]):
             products = x[:, gene].astype(np.float64) * weights[:, k]
@@ -64,10 +64,10 @@ def test_weighted_sums(case):
 @few
 def test_weighted_sums_of_blocks(case, cut):
     x, _, weights = case
-    whole = scale_cpu.weighted_sums(x, weights)
-    halves = [scale_cpu.weighted_sums(x[s], weights[s]) for s in (slice(cut), slice(cut, None))]
-    np.testing.assert_array_equal(scale_cpu.merge(halves)[0], whole[0])
-    np.testing.assert_array_equal(scale_cpu.merge(halves[:1]), halves[0])
+    whole = regress_cpu.weighted_sums(x, weights)
+    halves = [regress_cpu.weighted_sums(x[s], weights[s]) for s in (slice(cut), slice(cut, None))]
+    np.testing.assert_array_equal(regress_cpu.merge(halves)[0], whole[0])
+    np.testing.assert_array_equal(regress_cpu.merge(halves[:1]), halves[0])
 
 
 @given(case=cases(), n_groups=st.integers(1, 3))
@@ -80,9 +80,9 @@ def test_residuals(case, n_groups):
     slopes = rng.normal(size=(weights.shape[1], x.shape[1]))
     before = block.data.copy()
     for dtype in (np.float32, np.float64):
-        got = scale_cpu.residuals(block, codes, base, weights, slopes, dtype=dtype)
+        got = regress_cpu.residuals(block, codes, base, weights, slopes, dtype=dtype)
         assert got.dtype == dtype
-        same = scale_cpu.residuals(x, codes, base, weights, slopes, dtype=dtype)
+        same = regress_cpu.residuals(x, codes, base, weights, slopes, dtype=dtype)
         np.testing.assert_array_equal(same, got)
         fitted = base[codes].copy()
         for weight, slope in zip(weights.T, slopes, strict=True):

@@ -111,7 +111,7 @@ def test_a_doublet_lies_where_its_counts_do():
 
 def test_many_cells_are_scored_in_parts(counts, monkeypatch, caplog):
     whole = scored(counts)
-    monkeypatch.setattr(doublet_scores.score_cells, "__kwdefaults__", {"max_cells": 100})
+    monkeypatch.setattr(doublet_scores, "MAX_CELLS", 100)
     with caplog.at_level(logging.INFO):
         parts = scored(counts)
     assert "237 cells are scored in 3 random parts" in caplog.text

@@ -238,9 +238,7 @@ def test_code_hashes_follow_the_imports(tmp_path: Path):
         assert differing("kernels/linalg/gram_cpu.py") >= {"select_genes", "pca"}
         on_moments = {"doublets", "hvg"}
         assert differing("kernels/moments/count_moments_gpu.py") == on_moments
-        # The kernels of scale, which pca needs, hold those of regression, which need moments.
-        with_scale = on_moments | {"pca", "map_plate", "reference"}
-        assert differing("kernels/moments/moments.cu") == with_scale
+        assert differing("kernels/moments/moments.cu") == on_moments
         assert "hvg" in differing("kernels/moments/clipped_moments.cu")
         assert "qc_filter" in differing("io/files/anndata_file.py")
         assert "load" in differing("kernels/counts/check_cpu.py")

@@ -86,6 +86,15 @@ def strides(x: GpuArray) -> tuple[np.int64, np.int64]:
     return row, column
 
 
+def rows_of(x: GpuArray) -> tuple[str, tuple[Any, ...], tuple[Any, ...]]:
+    """``csr`` or ``dense``, the types of a kernel of such rows, and their arrays; bool as uint8."""
+    if hasattr(x, "indptr"):
+        values = x.data.view(cp.uint8) if x.data.dtype == bool else x.data
+        return "csr", (values.dtype, x.indices.dtype), (values, x.indices, row_offsets(x))
+    values = x.view(cp.uint8) if x.dtype == bool else x
+    return "dense", (values.dtype,), (values, *strides(values))
+
+
 def as_float64(x: Any) -> GpuArray:
     """NumPy or CuPy array as contiguous float64 on the device."""
     return cp.ascontiguousarray(cp.asarray(x, dtype=cp.float64))

@@ -93,18 +93,13 @@ class LazyNormalizedCsr(sp.csr_matrix):  # type: ignore[misc]  # SciPy has no ty
         all_rows = isinstance(rows, slice) and rows == slice(None)
         if not all_rows or not isinstance(columns, np.ndarray) or columns.dtype == bool:
             return super().__getitem__(key)
-        return _select_columns(*pending, columns)
+        from scatlas.kernels.counts.select_cpu import select_genes
 
-
-def _select_columns(
-    counts: sp.csr_matrix, scales: Array, log: bool, columns: Array
-) -> LazyNormalizedCsr:
-    from scatlas.kernels.counts.select_cpu import select_genes
-
-    # SciPy takes twice as long, but supports repeated columns.
-    ascending = columns.ndim == 1 and (np.diff(columns) > 0).all() and (columns[:1] >= 0).all()
-    selected = select_genes(counts, columns) if ascending else counts[:, columns]
-    return LazyNormalizedCsr.from_counts(selected, scales, log=log)
+        # SciPy takes twice as long, but supports repeated columns.
+        ascending = columns.ndim == 1 and (np.diff(columns) > 0).all() and (columns[:1] >= 0).all()
+        counts, scales, log = pending
+        selected = select_genes(counts, columns) if ascending else counts[:, columns]
+        return LazyNormalizedCsr.from_counts(selected, scales, log=log)
 
 
 def scale_rows(x: Any, scales: Array) -> Any:

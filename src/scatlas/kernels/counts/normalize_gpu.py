@@ -5,7 +5,6 @@ The bits are the CPU's: same operations, same order, no fused multiply-adds.
 
 from __future__ import annotations
 
-import copy
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from cupyx.scipy import sparse
 
 from scatlas.arrays.cupy_arrays import csr
 from scatlas.kernels.build import cuda
-from scatlas.kernels.counts.normalize_cpu import logged_dtype, scaled_dtype
+from scatlas.kernels.counts.normalize_cpu import logged_dtype, scaled_dtype, with_data
 from scatlas.kernels.counts.select_cpu import index_dtype
 from scatlas.kernels.counts.select_gpu import count_genes, take_dense, take_genes
 
@@ -23,12 +22,6 @@ if TYPE_CHECKING:
     from scatlas.arrays.cupy_arrays import Block
 
 _INT32 = np.iinfo(np.int32).max
-
-
-def with_data(x: Any, data: cp.ndarray) -> Any:
-    block = copy.copy(x)
-    block.data = data
-    return block
 
 
 def scale_rows(x: Block, factors: Any) -> Block:

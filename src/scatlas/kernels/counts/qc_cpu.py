@@ -410,12 +410,18 @@ def _add_top(
         _top_of_row(of_row.astype(wide.dtype), n_genes - of_row.size, ns, out[i])
 
 
+def numbers_of_top(ns: Sequence[int], n_genes: int) -> Ints:
+    """Numbers of most abundant genes, which must ascend."""
+    wanted = np.asarray(ns, dtype=np.int64)
+    if wanted.size == 0 or wanted[0] < 1 or wanted[-1] > n_genes or (np.diff(wanted) < 0).any():
+        msg = f"numbers of genes must ascend within 1 and {n_genes}, not {list(ns)}"
+        raise ValueError(msg)
+    return wanted
+
+
 def top_totals(x: Block, ns: Sequence[int]) -> Array:
     """Total of the n most abundant genes of each cell for ascending n ``[n_cells, len(ns)]``."""
-    wanted = np.asarray(ns, dtype=np.int64)
-    if wanted.size == 0 or wanted[0] < 1 or wanted[-1] > x.shape[1] or (np.diff(wanted) < 0).any():
-        msg = f"numbers of genes must ascend within 1 and {x.shape[1]}, not {list(ns)}"
-        raise ValueError(msg)
+    wanted = numbers_of_top(ns, x.shape[1])
     out = np.zeros((x.shape[0], wanted.size))
     wide: Array = np.empty(0, sum_dtype(x.dtype))
     values = x.data if is_sparse(x) else np.ascontiguousarray(x)

@@ -14,7 +14,13 @@ import numpy as np
 from cupyx.scipy import sparse
 
 from scatlas.kernels.build import cuda
-from scatlas.kernels.counts.qc_cpu import QCSums, as_exact_int64, finite_pairs, sum_dtype
+from scatlas.kernels.counts.qc_cpu import (
+    QCSums,
+    as_exact_int64,
+    finite_pairs,
+    numbers_of_top,
+    sum_dtype,
+)
 from scatlas.kernels.moments.group_sums_cpu import check_range
 
 if TYPE_CHECKING:
@@ -51,17 +57,9 @@ def _extent(x: Block) -> _Extent:
 
 def _run(name: str, x: Block, *args: Any) -> None:
     """Run a kernel of qc.cu over the rows of `x`, CSR or dense."""
-    values = x.data if sparse.issparse(x) else x
-    if values.dtype == bool:
-        values = values.view(cp.uint8)
-    types: tuple[Any, ...]
-    block: tuple[Any, ...]
-    if sparse.issparse(x):
-        kind, types = "csr", (values.dtype, x.indices.dtype)
-        block = values, x.indices, cuda.row_offsets(x)
-    else:
-        kind, types = "dense", (values.dtype,)
-        block = values, *cuda.strides(values), np.int64(x.shape[1])
+    kind, types, block = cuda.rows_of(x)
+    if kind == "dense":
+        block = *block, np.int64(x.shape[1])
     run = cuda.kernel("counts/qc", f"{name}_{kind}", *types)
     run(*cuda.grid_of_warps(x.shape[0]), (*block, np.int64(x.shape[0]), *args))
 
@@ -202,10 +200,7 @@ def qc_block(x: Block, masks: Any, ns: Sequence[int] = ()) -> QCSums:
 
 
 def top_totals(x: Block, ns: Sequence[int]) -> np.ndarray:
-    wanted = np.asarray(ns, dtype=np.int64)
-    if wanted.size == 0 or wanted[0] < 1 or wanted[-1] > x.shape[1] or (np.diff(wanted) < 0).any():
-        msg = f"numbers of genes must ascend within 1 and {x.shape[1]}, not {list(ns)}"
-        raise ValueError(msg)
+    wanted = numbers_of_top(ns, x.shape[1])
     out = cp.empty((x.shape[0], wanted.size), cp.float64)
     _run("top", x, np.int64(x.shape[1]), cp.asarray(wanted), np.int32(wanted.size), out)
     return out.get()

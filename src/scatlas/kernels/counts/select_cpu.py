@@ -84,8 +84,13 @@ def index_dtype(n_values: int, n_genes: int) -> type:
     return np.int32 if max(n_values, n_genes) <= _INT32 else np.int64
 
 
-def new_column_of_gene(index: Array, n_genes: int) -> Ints:
-    """Column of each of `n_genes` genes after selecting `index`; int64, -1: not selected."""
+def new_column_of_gene(index: Array, n_genes: int, wanted: int | None = None) -> Ints:
+    """Column of each of `n_genes` genes after selecting `index`; int64, -1: not selected. `wanted`
+    is the number of genes that there should be.
+    """
+    if wanted not in (None, n_genes):
+        msg = f"the block has {n_genes} genes, not {wanted}"
+        raise ValueError(msg)
     index = np.asarray(index, dtype=np.int64)
     if index.size and (index.min() < 0 or index.max() >= n_genes):
         msg = f"gene positions must lie within 0 and {n_genes - 1}"
@@ -103,11 +108,7 @@ def select_genes(x: Block, index: Array, n_genes: int | None = None) -> Block:
     are sorted within each cell if the input's are, even if `index` is a permutation.
     """
     index = np.asarray(index, dtype=np.int64)
-    width = x.shape[1]
-    if n_genes is not None and n_genes != width:
-        msg = f"the block has {width} genes, not {n_genes}"
-        raise ValueError(msg)
-    new_column = new_column_of_gene(index, width)
+    new_column = new_column_of_gene(index, x.shape[1], n_genes)
     if not is_sparse(x):
         return np.ascontiguousarray(np.asarray(x)[:, index])
     rows, indptr = csr_arrays(x), np.zeros(x.shape[0] + 1, np.int64)

@@ -32,6 +32,7 @@ class Communities(NamedTuple):
     sizes: Ints  # number of nodes, by community
 
 
+@njit(nogil=True, cache=True)
 def propose(
     edges: Edges,
     degrees: Ints,
@@ -39,7 +40,6 @@ def propose(
     within: Ints,
     out: Ints,
     rows: tuple[int, int],
-    *,
     penalty: float,
     only_single: bool,
     share: int,
@@ -55,40 +55,9 @@ def propose(
     to communities whose nodes stay in this round: so every community remains connected. One of
     `share` nodes may move, chosen by a hash of node, round `number` and `seed`.
     """
-    _propose(
-        *(edges, degrees, communities, within, out, rows, float(penalty), only_single),
-        (np.uint64(share), np.uint64(number), np.uint64(seed)),
-    )
-
-
-def sweep(
-    edges: Edges,
-    degrees: Ints,
-    communities: Communities,
-    within: Ints,
-    *,
-    penalty: float,
-    only_single: bool,
-) -> int:
-    """Move one node after the other to its best community, in place; return how many moved."""
-    return int(_sweep(edges, degrees, communities, within, float(penalty), only_single))
-
-
-@njit(nogil=True, cache=True)
-def _propose(
-    edges: Edges,
-    degrees: Ints,
-    communities: Communities,
-    within: Ints,
-    out: Ints,
-    rows: tuple[int, int],
-    penalty: float,
-    only_single: bool,
-    draw: tuple[np.uint64, np.uint64, np.uint64],
-) -> None:
-    """As :func:`propose`, with share, number and seed as `draw`."""
     indptr, indices, weights = edges
     labels, totals, sizes = communities
+    draw = np.uint64(share), np.uint64(number), np.uint64(seed)
     most = 1
     for i in range(rows[0], rows[1]):
         most = max(most, indptr[i + 1] - indptr[i])
@@ -161,7 +130,7 @@ def _move_node(i: int, degrees: Ints, communities: Communities, label: int) -> N
 
 
 @njit(nogil=True, cache=True)
-def _sweep(
+def sweep(
     edges: Edges,
     degrees: Ints,
     communities: Communities,
@@ -169,12 +138,13 @@ def _sweep(
     penalty: float,
     only_single: bool,
 ) -> int:
+    """Move one node after the other to its best community, in place; return how many moved."""
     n_moved = 0
     labels, out = communities.labels, communities.labels.copy()
-    all_may_move = np.uint64(1), np.uint64(0), np.uint64(0)
     for i in range(labels.size):
         node = i, i + 1
-        _propose(edges, degrees, communities, within, out, node, penalty, only_single, all_may_move)
+        # One of one may move: all may.
+        propose(edges, degrees, communities, within, out, node, penalty, only_single, 1, 0, 0)
         if out[i] != labels[i]:
             _move_node(i, degrees, communities, out[i])
             n_moved += 1

@@ -81,12 +81,16 @@ def add_block(
         list(run(add, _gene_ranges(parts, n_at_once, upper.shape[0])))
 
 
-def _tasks(x: Block, panel: int) -> list[Callable[[], Part]]:
-    """Functions that prepare the parts of a block, in the order of the rows."""
-    n_rows, n_genes = x.shape
+def check_genes(n_genes: int) -> None:
     if n_genes > MAX_GENES:
         msg = f"{n_genes} genes, more than the {MAX_GENES} that can be numbered"
         raise ValueError(msg)
+
+
+def _tasks(x: Block, panel: int) -> list[Callable[[], Part]]:
+    """Functions that prepare the parts of a block, in the order of the rows."""
+    n_rows, n_genes = x.shape
+    check_genes(n_genes)
     rows_at_once = max(64, _DENSE_BYTES // (8 * max(1, n_genes)))
     panels = list(pairwise([*range(0, n_rows, panel), n_rows]))
     if not is_sparse(x):

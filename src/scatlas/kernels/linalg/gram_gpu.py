@@ -15,7 +15,7 @@ import numpy as np
 from cupyx.scipy import sparse
 
 from scatlas.kernels.build import cuda
-from scatlas.kernels.linalg.gram_cpu import MAX_GENES
+from scatlas.kernels.linalg.gram_cpu import check_genes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -55,9 +55,7 @@ def add_block(
     added in parts of a fixed size, whatever memory is free: the last bits depend on it.
     """
     n_rows, n_genes = x.shape
-    if n_genes > MAX_GENES:
-        msg = f"{n_genes} genes, more than the {MAX_GENES} that can be numbered"
-        raise ValueError(msg)
+    check_genes(n_genes)
     if n_rows == 0 or n_genes == 0:
         return
     rows_at_once = max(64, _DENSE_BYTES // (8 * n_genes))

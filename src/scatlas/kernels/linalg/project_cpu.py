@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from scatlas.arrays import aligned
 from scatlas.arrays.array_types import Array, Block, Floats, Ints, is_sparse, row_offsets
+from scatlas.arrays.numpy_arrays import aligned_zeros
 from scatlas.kernels.build.numba_cache import njit
 
 # Components per panel: the loadings of a panel (0.5 MB for 1,000 genes) stay in the L2 cache for
@@ -47,7 +47,7 @@ def project(x: Block, components: Floats, offset: Floats, *, dtype: Any = np.flo
 def _panels(components: Array) -> Floats:
     """Components in panels, float64 [panels, genes, _PANEL], the last padded with zeros."""
     n_genes, k = components.shape
-    panels = aligned.zeros((-(-k // _PANEL), n_genes, _PANEL))
+    panels = aligned_zeros((-(-k // _PANEL), n_genes, _PANEL))
     for panel, first in zip(panels, range(0, k, _PANEL), strict=True):
         part = components[:, first : first + _PANEL]
         panel[:, : part.shape[1]] = part

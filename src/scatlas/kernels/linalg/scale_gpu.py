@@ -1,8 +1,8 @@
-"""One row block on the GPU with its genes scaled, or less their linear regression."""
+"""One row block on the GPU with its genes scaled."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cupy as cp
 import numpy as np
@@ -10,12 +10,6 @@ from cupyx.scipy import sparse
 
 from scatlas.arrays.cupy_arrays import csr
 from scatlas.kernels.build import cuda
-from scatlas.kernels.moments.moments_gpu import exact_moments
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from scatlas.arrays.cupy_arrays import Block
 
 
 def scale(
@@ -71,44 +65,3 @@ def scale_stored_values(
     per_gene = cuda.as_float64(mean), cuda.as_float64(sd), cuda.as_float64(zeros)
     run(*cuda.grid_of_threads(int(n)), (x.data, x.indices, n, *per_gene, low, high, data))
     return csr(data, x.indices.copy(), x.indptr.copy(), x.shape[1])
-
-
-def weighted_sums(x: Block, weights: Any) -> NDArray[np.float64]:
-    """As on the CPU; the sums of the products have no rounding but that of the result, 2**-106."""
-    # As float64, whose products are not rounded further.
-    if sparse.issparse(x):
-        data = x.data.astype(cp.float64, copy=False)
-        x = csr(data, x.indices, x.indptr, x.shape[1])
-    else:
-        x = x.astype(cp.float64, copy=False)
-    weights = cuda.as_float64(weights)
-    sums = np.empty((2, weights.shape[1], x.shape[1]))
-    for k in range(weights.shape[1]):
-        factors = cp.ascontiguousarray(weights[:, k])
-        sums[:, k] = exact_moments(x, None, "scaled", factors).sums[0, :, :2].T
-    return sums
-
-
-def residuals(
-    x: Block, codes: Any, base: Any, weights: Any, slopes: Any, *, dtype: Any
-) -> cp.ndarray:
-    """As on the CPU: the same bits."""
-    n_rows, n_genes = map(int, x.shape)
-    out = cp.empty((n_rows, n_genes), dtype)
-    weights = cuda.as_float64(weights)
-    fit = (
-        cp.ascontiguousarray(cp.asarray(codes, dtype=cp.int64)),
-        cuda.as_float64(base),
-        weights,
-        cuda.as_float64(slopes),
-        np.int64(weights.shape[1]),
-    )
-    sizes = np.int64(n_rows), np.int64(n_genes)
-    if sparse.issparse(x):
-        run = cuda.kernel("linalg/scale", "residuals_csr", x.data.dtype, x.indices.dtype, out.dtype)
-        block = x.data, x.indices, cuda.row_offsets(x)
-    else:
-        run = cuda.kernel("linalg/scale", "residuals_dense", x.dtype, out.dtype)
-        block = x, *cuda.strides(x)
-    run(*cuda.grid_of_warps(n_rows), (*block, *sizes, *fit, out))
-    return out

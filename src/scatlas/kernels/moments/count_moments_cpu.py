@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scatlas.arrays import aligned
 from scatlas.arrays.array_types import (
     Array,
     Block,
@@ -20,6 +19,7 @@ from scatlas.arrays.array_types import (
     is_sparse,
     row_offsets,
 )
+from scatlas.arrays.numpy_arrays import aligned_zeros
 from scatlas.kernels.build.numba_cache import njit
 from scatlas.kernels.counts.normalize_cpu import log1p, scale_rows
 from scatlas.kernels.moments.exact_sums_cpu import add_four, add_value, finish_sums, n_exact
@@ -178,7 +178,7 @@ def _moments_from_counts(
     parts = []
     for start in range(0, max(1, n_rows), n_exact):
         end = min(start + n_exact, n_rows)
-        sums = aligned.zeros((groups.size, n_genes, 4))
+        sums = aligned_zeros((groups.size, n_genes, 4))
         expressed = np.empty((groups.size, n_genes), dtype=np.int64)
         flat = sums.reshape(-1)
         for first in range(start, end, _ROWS_PER_LOOKUP):

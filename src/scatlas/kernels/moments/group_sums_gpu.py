@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import cupy as cp
 import numpy as np
-from cupyx.scipy import sparse
 
 from scatlas.kernels.build import cuda
 from scatlas.kernels.moments.group_sums_cpu import SumKinds, Sums
@@ -27,16 +26,7 @@ def zeros(shape: tuple[int, int], dtype: DTypeLike, wanted: SumKinds) -> Sums:
 def add(x: Block, codes: NDArray[np.integer], into: Sums) -> None:
     """As on the CPU, with `codes` in the main memory, `into` on the GPU; one thread at a time."""
     n_rows, n_genes = map(int, x.shape)
-    types: tuple[Any, ...]
-    block: tuple[Any, ...]
-    if sparse.issparse(x):
-        values = x.data.view(cp.uint8) if x.data.dtype == bool else x.data
-        kind, types = "csr", (values.dtype, x.indices.dtype)
-        block = values, x.indices, cuda.row_offsets(x)
-    else:
-        values = x.view(cp.uint8) if x.dtype == bool else x
-        kind, types = "dense", (values.dtype,)
-        block = values, *cuda.strides(values)
+    kind, types, block = cuda.rows_of(x)
     nonzero = _pointer(into.nonzero)
     if into.whole:
         grid, threads = cuda.grid_of_warps(n_rows)

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scatlas.arrays import aligned
 from scatlas.arrays.array_types import Array, Block, Floats, Ints, is_sparse, row_offsets
+from scatlas.arrays.numpy_arrays import aligned_zeros
 from scatlas.kernels.build.numba_cache import njit
 from scatlas.kernels.moments.exact_sums_cpu import add_rows, finish_sums, grid_of
 from scatlas.kernels.moments.group_sums_cpu import Sums, add
@@ -86,7 +86,7 @@ def moments(
         values = expm1_values(values, log_base)
     if not is_sparse(x):
         return _dense_moments(values, groups, local)
-    sums = aligned.zeros((groups.size, n_genes, 4))
+    sums = aligned_zeros((groups.size, n_genes, 4))
     expressed = np.zeros((groups.size, n_genes), dtype=np.int64)
     if grid := grid_of(values, n_rows) if values.dtype == np.float32 else 0.0:
         offsets = np.where(local < 0, -1, 4 * n_genes * local)

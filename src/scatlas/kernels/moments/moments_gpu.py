@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import cupy as cp
 import numpy as np
-from cupyx.scipy import sparse
 
 from scatlas.arrays import cupy_arrays
 from scatlas.kernels.build import cuda
@@ -19,6 +18,7 @@ from scatlas.kernels.moments.moments_cpu import Moments, group_sizes
 from scatlas.kernels.moments.pairs_cpu import local_groups
 
 if TYPE_CHECKING:
+    from cupyx.scipy import sparse
     from numpy.typing import NDArray
 
 
@@ -47,24 +47,18 @@ def exact_moments(
     """
     n_rows, n_genes = map(int, x.shape)
     groups, local = local_groups(None if codes is None else cp.asnumpy(codes), n_rows)
-    rows = (
+    where = (
         cp.asarray(local.astype(np.int32)),
         factors,
         np.int64(factors.size > 1),
         np.int64(n_rows),
     )
-    types: tuple[Any, ...]
-    values: tuple[Any, ...]
-    bounded: tuple[Any, ...]
-    added: tuple[Any, ...]
-    if sparse.issparse(x):
-        kind, types = "csr", (x.data.dtype, x.indices.dtype)
-        values = x.data, cuda.row_offsets(x)
-        bounded, added = (*values, *rows), (*values, x.indices, *rows)
+    kind, types, rows = cuda.rows_of(x)
+    if kind == "csr":
+        values, genes, offsets = rows
+        bounded, added = (values, offsets, *where), (values, offsets, genes, *where)
     else:
-        kind, types = "dense", (x.dtype,)
-        values = x, *cuda.strides(x)
-        bounded, added = (*values, np.int64(n_genes), *rows), (*values, *rows)
+        bounded, added = (*rows, np.int64(n_genes), *where), (*rows, *where)
     grid, block = cuda.grid_of_warps(n_rows)
 
     bounds = cp.asarray(np.array([2**30, -(2**30)], dtype=np.int32))
@@ -96,45 +90,26 @@ def moments_above(
 ) -> Moments:
     """As on the CPU; the moments of counts have the same bits."""
     codes = None if codes is None else cp.asnumpy(codes)
-    return moments(_values_above(x, bounds, codes), codes)
-
-
-def _values_above(
-    x: cp.ndarray | sparse.csr_matrix,
-    bounds: NDArray[np.float64],
-    codes: NDArray[np.integer] | None,
-) -> sparse.csr_matrix:
-    """CSR block ``[n, n_genes]`` of the values above their bounds; other values are left out."""
     n_rows, n_genes = map(int, x.shape)
     groups, local = local_groups(codes, n_rows)
-    types: tuple[Any, ...]
-    values: tuple[Any, ...]
-    if sparse.issparse(x):
-        kind, types = "csr", (x.data.dtype, x.indices.dtype)
-        values = x.data, x.indices, cuda.row_offsets(x)
-    else:
-        kind, types = "dense", (x.dtype,)
-        values = x, *cuda.strides(x)
+    kind, types, block = cuda.rows_of(x)
     args = (
-        *values,
+        *block,
         np.int64(n_rows),
         np.int64(n_genes),
         cp.asarray(local.astype(np.int32)),
         cuda.as_float64(bounds[groups]),
     )
-    grid, block = cuda.grid_of_warps(n_rows)
+    warps = cuda.grid_of_warps(n_rows)
     indptr = cp.zeros(n_rows + 1, dtype=np.int64)
-    cuda.kernel("moments/clipped_moments", f"count_above_{kind}", *types)(
-        grid, block, (*args, indptr)
-    )
+    cuda.kernel("moments/clipped_moments", f"count_above_{kind}", *types)(*warps, (*args, indptr))
     indptr = cp.cumsum(indptr)
     n_values = int(indptr[-1].get())
     data = cp.empty(n_values, dtype=x.dtype)
     indices = cp.empty(n_values, dtype=np.int32)
-    cuda.kernel("moments/clipped_moments", f"take_above_{kind}", *types)(
-        grid, block, (*args, indptr, data, indices)
-    )
-    return cupy_arrays.csr(data, indices, indptr, n_genes)
+    take = cuda.kernel("moments/clipped_moments", f"take_above_{kind}", *types)
+    take(*warps, (*args, indptr, data, indices))
+    return moments(cupy_arrays.csr(data, indices, indptr, n_genes), codes)
 
 
 def _frame(bounds: NDArray[np.int32], n_rows: int) -> tuple[np.int32, np.int32, np.int32, np.int32]:

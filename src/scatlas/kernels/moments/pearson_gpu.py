@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import cupy as cp
 import numpy as np
-from cupyx.scipy import sparse
 
 from scatlas.arrays import cupy_arrays
 from scatlas.kernels.build import cuda
@@ -41,14 +40,8 @@ def sums_of_nonzeros(x: Block, totals: Any, model: PearsonModel, codes: Any = No
     n_rows, n_genes = map(int, x.shape)
     codes = None if codes is None else cp.asnumpy(codes)
     groups, local = local_groups(codes, n_rows)
-    types: tuple[Any, ...]
-    block: tuple[Any, ...]
-    if sparse.issparse(x):
-        values, types = x.data, (x.data.dtype, x.indices.dtype)
-        name, block = "differences_csr", (x.data, x.indices, cuda.row_offsets(x))
-    else:
-        values, types = x, (x.dtype,)
-        name, block = "differences_dense", (x, *cuda.strides(x))
+    kind, types, block = cuda.rows_of(x)
+    values = block[0]
     terms = cp.empty((4, *values.shape))
     args = (
         np.int64(n_rows),
@@ -61,12 +54,12 @@ def sums_of_nonzeros(x: Block, totals: Any, model: PearsonModel, codes: Any = No
         np.float64(model.theta),
         np.int64(values.size),
     )
-    cuda.kernel("moments/pearson", name, *types)(
+    cuda.kernel("moments/pearson", f"differences_{kind}", *types)(
         *cuda.grid_of_warps(n_rows), (*block, *args, terms)
     )
     found = []
     for term in terms:
-        of_term = cupy_arrays.csr(term, x.indices, x.indptr, n_genes) if values is not x else term
+        of_term = cupy_arrays.csr(term, x.indices, x.indptr, n_genes) if kind == "csr" else term
         found.append(moments(of_term, codes))
     # Of the residuals and of their squares: sum and error of the differences, and of their errors.
     highs, lows = ([part.sums[..., :2] for part in found[i::2]] for i in (0, 1))

@@ -4,11 +4,10 @@ every run and for any blocks, per cell unlike the CPU's in the last bits.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import cupy as cp
 import numpy as np
-from cupyx.scipy import sparse
 
 from scatlas.kernels.build import cuda
 from scatlas.kernels.ranking.logreg_cpu import LogisticModel, LossAndGradient, exact_sum
@@ -24,7 +23,7 @@ _BLOCKS = 132 * 8
 
 def max_abs_per_gene(x: Block, codes: NDArray[np.int64]) -> NDArray[np.float64]:
     """As on the CPU; the result is in host memory."""
-    kind, types, block = _rows(x)
+    kind, types, block = cuda.rows_of(x)
     out = cp.zeros(int(x.shape[1]), cp.float64)
     n_genes = () if kind == "csr" else (np.int64(x.shape[1]),)
     args = *block, *n_genes, np.int64(x.shape[0]), cp.asarray(codes.astype(np.int32)), out
@@ -36,7 +35,7 @@ def max_abs_per_gene(x: Block, codes: NDArray[np.int64]) -> NDArray[np.float64]:
 
 def loss_and_gradient(x: Block, codes: NDArray[np.int64], model: LogisticModel) -> LossAndGradient:
     """As on the CPU; the gradient stays on the GPU."""
-    kind, types, block = _rows(x)
+    kind, types, block = cuda.rows_of(x)
     n_rows, n_columns = int(x.shape[0]), model.coef.shape[1]
     per_block = cuda.THREADS // 32
     n_blocks = max(1, min(-(-n_rows // per_block), _BLOCKS))
@@ -52,12 +51,3 @@ def loss_and_gradient(x: Block, codes: NDArray[np.int64], model: LogisticModel) 
     run = cuda.kernel("ranking/logreg", f"evaluate_{kind}", *types)
     run((n_blocks,), (cuda.THREADS,), args)
     return LossAndGradient(gradient, *exact_sum(losses.get()))
-
-
-def _rows(x: Block) -> tuple[str, tuple[Any, ...], tuple[Any, ...]]:
-    """Kind of a block, types of its kernel, arrays of the block."""
-    if sparse.issparse(x):
-        values = x.data.view(cp.uint8) if x.data.dtype == bool else x.data
-        return "csr", (values.dtype, x.indices.dtype), (values, x.indices, cuda.row_offsets(x))
-    values = x.view(cp.uint8) if x.dtype == bool else x
-    return "dense", (values.dtype,), (values, *cuda.strides(values))
