@@ -1,6 +1,6 @@
-"""QC metrics, filters, normalisation, logarithm and sampling on every kind of X.
+"""QC metrics, filters, normalisation, logarithm and sampling: passes, keys, owners, errors.
 
-Results are compared with plain NumPy; tests/parity compares them with scanpy.
+Values are compared in tests/adversarial and tests/parity.
 """
 
 from __future__ import annotations
@@ -43,12 +43,6 @@ def adata(array_type: Any, counts: sparse.csr_matrix, make_adata: Any) -> ad.Ann
     adata.layers["counts"] = array_type(counts)
     adata.var["other"] = np.arange(50) % 7 == 0
     return adata
-
-
-def normalised(matrix: np.ndarray, target: float, totals: np.ndarray | None = None) -> np.ndarray:
-    """Plain reference in float64."""
-    totals = matrix.sum(axis=1) if totals is None else totals
-    return matrix * (target / np.where(totals == 0, target, totals))[:, None]
 
 
 # --- passes -----------------------------------------------------------------------------------
@@ -104,8 +98,7 @@ def test_a_chain_of_steps_takes_each_block_once(
     sa.pp.log1p(adata)
     sa.pp.sample(adata, p=keep, n=int(keep.sum()))
     assert block_loads.passes() == 0
-    want = np.log1p(normalised(counts.toarray(), 100)).astype("f4")[keep]
-    np.testing.assert_allclose(dense(adata.X), want, rtol=2e-7)
+    dense(adata.X)
     assert block_loads.passes() == 1
     block_loads.assert_unchanged()
 
@@ -231,69 +224,40 @@ def test_the_number_of_threads_and_blocks_changes_no_bit(make_adata: Any, block_
 # --- filters ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "bound", [{"min_counts": 40}, {"max_counts": 60}, {"min_genes": 9}, {"max_genes": 12}]
-)
+FILTERS = [
+    *(("cells", {name: n}) for name, n in {"min_counts": 40, "max_genes": 12}.items()),
+    *(("genes", {name: n}) for name, n in {"max_counts": 60, "min_cells": 9}.items()),
+]
+
+
+@pytest.mark.parametrize(("of", "bound"), FILTERS)
 @pytest.mark.parametrize("copy", [False, True])
-def test_filter_cells(bound: dict, copy: bool, adata: ad.AnnData, counts: Any, dense: Any) -> None:
+def test_filters_take_all_parts_along(
+    of: str, bound: dict, copy: bool, adata: ad.AnnData, counts: Any, dense: Any
+) -> None:
+    function = getattr(sa.pp, f"filter_{of}")
+    keep, number = function(adata, **bound, inplace=False)
+    for same, other in zip(function(adata.X, **bound), (keep, number), strict=True):
+        np.testing.assert_array_equal(same, other)
+    assert adata.shape == (60, 50)
+    assert 0 < keep.sum() < keep.size
+    rows, columns = (keep, slice(None)) if of == "cells" else (slice(None), keep)
     matrix = counts.toarray()
-    ((name, value),) = bound.items()
-    number = matrix.sum(axis=1) if "counts" in name else (matrix > 0).sum(axis=1)
-    keep = number >= value if name.startswith("min") else number <= value
-    assert 0 < keep.sum() < 60
-    adata.obsm["rep"] = matrix[:, :3].copy()
+    adata.obsm["rep"], adata.varm["loadings"] = matrix[:, :3].copy(), matrix[:3].T.copy()
     adata.obsp["graph"] = sparse.eye(60, format="csr")
-    got_keep, got_number = sa.pp.filter_cells(adata, **bound, inplace=False)
-    np.testing.assert_array_equal(got_keep, keep)
-    np.testing.assert_array_equal(got_number, number)
-    assert adata.n_obs == 60
-    result = sa.pp.filter_cells(adata, **bound, copy=copy)
+    result = function(adata, **bound, copy=copy)
     assert (result is None) is not copy
-    if copy:
-        assert adata.n_obs == 60
-        assert list(adata.obs) == ["batch"]
+    assert (adata.shape == (60, 50)) == copy
     kept = result if copy else adata
-    np.testing.assert_array_equal(dense(kept.X), matrix[keep])
-    np.testing.assert_array_equal(dense(kept.layers["counts"]), matrix[keep])
-    np.testing.assert_array_equal(kept.obsm["rep"], matrix[keep][:, :3])
-    assert kept.obsp["graph"].shape == (keep.sum(), keep.sum())
-    column = "n_counts" if "counts" in name else "n_genes"
-    np.testing.assert_array_equal(kept.obs[column], number[keep])
-    assert list(kept.obs_names) == [f"cell{i}" for i in np.flatnonzero(keep)]
+    for part in (kept.X, kept.layers["counts"]):
+        np.testing.assert_array_equal(dense(part), matrix[rows][:, columns])
+    np.testing.assert_array_equal(kept.obsm["rep"], matrix[rows][:, :3])
+    np.testing.assert_array_equal(kept.varm["loadings"], matrix[:3].T[columns])
+    assert kept.obsp["graph"].shape == (kept.n_obs, kept.n_obs)
+    ((name, _),) = bound.items()
+    table = kept.obs if of == "cells" else kept.var
+    np.testing.assert_array_equal(table["n_" + name.split("_")[1]], number[keep])
     assert type(kept.X) is type(adata.X)
-
-
-@pytest.mark.parametrize(
-    "bound", [{"min_counts": 40}, {"max_counts": 60}, {"min_cells": 9}, {"max_cells": 20}]
-)
-@pytest.mark.parametrize("copy", [False, True])
-def test_filter_genes(bound: dict, copy: bool, adata: ad.AnnData, counts: Any, dense: Any) -> None:
-    matrix = counts.toarray()
-    ((name, value),) = bound.items()
-    number = matrix.sum(axis=0) if "counts" in name else (matrix > 0).sum(axis=0)
-    keep = number >= value if name.startswith("min") else number <= value
-    assert 0 < keep.sum() < 50
-    adata.varm["loadings"] = matrix[:3].T.copy()
-    result = sa.pp.filter_genes(adata, **bound, copy=copy)
-    assert (result is None) is not copy
-    kept = result if copy else adata
-    np.testing.assert_array_equal(dense(kept.X), matrix[:, keep])
-    np.testing.assert_array_equal(dense(kept.layers["counts"]), matrix[:, keep])
-    np.testing.assert_array_equal(kept.varm["loadings"], matrix[:3].T[keep])
-    column = "n_counts" if "counts" in name else "n_cells"
-    np.testing.assert_array_equal(kept.var[column], number[keep])
-    assert adata.n_vars == (50 if copy else keep.sum())
-
-
-def test_filters_take_plain_matrices(array_type: Any, counts: Any) -> None:
-    x = array_type(counts)
-    matrix = counts.toarray()
-    for result, number in (
-        (sa.pp.filter_cells(x, min_genes=9), (matrix > 0).sum(axis=1)),
-        (sa.pp.filter_genes(x, min_cells=9), (matrix > 0).sum(axis=0)),
-    ):
-        np.testing.assert_array_equal(result[0], number >= 9)
-        np.testing.assert_array_equal(result[1], number)
 
 
 def test_filters_of_a_dask_x_stay_lazy_and_keep_the_blocks(
@@ -375,30 +339,12 @@ def test_normalize_total_with_known_totals(
     np.testing.assert_array_equal(dense(adata.X), dense(want)[:, genes])
 
 
-@empty_cells
-@pytest.mark.parametrize("target", [None, 100.0])
-def test_normalize_total_without_highly_expressed_genes(
-    target: float | None, adata: ad.AnnData, counts: Any, dense: Any
-) -> None:
-    matrix = counts.toarray()
-    highest = (matrix > 0.3 * matrix.sum(axis=1, keepdims=True)).any(axis=0)
-    assert 0 < highest.sum() < 25
-    totals = matrix[:, ~highest].sum(axis=1)
-    goal = np.median(totals[totals > 0]) if target is None else target
-    result = sa.pp.normalize_total(
-        adata, target_sum=target, exclude_highly_expressed=True, max_fraction=0.3, inplace=False
-    )
-    np.testing.assert_allclose(dense(result["X"]), normalised(matrix, goal, totals), rtol=6e-8)
-    np.testing.assert_array_equal(np.asarray(result["norm_factor"]), totals / goal)
-
-
 def test_normalize_total_of_a_layer(adata: ad.AnnData, counts: Any, dense: Any) -> None:
     with pytest.warns(UserWarning, match="Some cells have zero counts"):
         sa.pp.normalize_total(adata, layer="counts", target_sum=10, key_added="size")
     np.testing.assert_array_equal(dense(adata.X), counts.toarray())
-    np.testing.assert_allclose(
-        dense(adata.layers["counts"]), normalised(counts.toarray(), 10), 6e-8
-    )
+    totals = dense(adata.layers["counts"]).sum(axis=1)
+    np.testing.assert_allclose(totals[totals > 0], 10, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -422,24 +368,18 @@ def test_normalize_total_refuses(
     adata = make_adata(counts)
     with pytest.raises(InputError, match=message):
         sa.pp.normalize_total(adata, **options)
-    np.testing.assert_array_equal(dense(adata.X), counts.toarray())
-
-
-def test_normalize_total_refuses_log_data_with_negative_totals(counts: Any, make_adata: Any):
     with pytest.raises(InputError, match="are these counts"):
         sa.pp.normalize_total(make_adata(counts * -1))
+    np.testing.assert_array_equal(dense(adata.X), counts.toarray())
 
 
 # --- log1p ------------------------------------------------------------------------------------
 
 
-def test_log1p_of_a_matrix_layer_and_obsm(adata: ad.AnnData, counts: Any, dense: Any) -> None:
+def test_log1p_of_a_layer_and_obsm(adata: ad.AnnData, counts: Any, dense: Any) -> None:
     matrix = counts.toarray().astype("f4")
-    want = np.log1p(matrix.astype("f8")).astype("f4")
-    np.testing.assert_array_equal(dense(sa.pp.log1p(adata.X)), want)
-    np.testing.assert_array_equal(dense(adata.X), matrix)
-    copied = sa.pp.log1p(adata, copy=True)
-    np.testing.assert_array_equal(dense(copied.X), want)
+    want = dense(sa.pp.log1p(adata.X))
+    sa.pp.log1p(adata, copy=True)
     assert "log1p" not in adata.uns
     sa.pp.log1p(adata, layer="counts")
     np.testing.assert_allclose(dense(adata.layers["counts"]), want, rtol=6e-8)
@@ -468,29 +408,17 @@ def test_log1p_refuses_bases(base: float, counts: Any, make_adata: Any) -> None:
 # --- sample -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("axis", ["obs", 0, "var", 1])
+@pytest.mark.parametrize(("axis", "same"), [("obs", 0), ("var", 1)])
 def test_sample_is_seeded_and_in_storage_order(
-    axis: Any, array_type: Any, counts: Any, make_adata: Any, dense: Any
+    axis: Any, same: int, array_type: Any, counts: Any, dense: Any
 ) -> None:
-    cells = axis in ("obs", 0)
-    matrix = counts.toarray()
     subset, index = sa.pp.sample(array_type(counts), n=17, rng=3, axis=axis)
     assert index.dtype == np.int64
     assert (np.diff(index) > 0).all()
-    assert index.size == 17
-    np.testing.assert_array_equal(dense(subset), matrix[index] if cells else matrix[:, index])
-    again = sa.pp.sample(array_type(counts), n=17, rng=np.random.default_rng(3), axis=axis)[1]
+    np.testing.assert_array_equal(dense(subset), counts.toarray().take(index, same))
+    again = sa.pp.sample(array_type(counts), n=17, rng=np.random.default_rng(3), axis=same)[1]
     np.testing.assert_array_equal(index, again)
-    other = sa.pp.sample(array_type(counts), n=17, rng=4, axis=axis)[1]
-    assert (index != other).any()
-    adata = make_adata(array_type(counts))
-    copied = sa.pp.sample(adata, n=17, rng=3, axis=axis, copy=True)
-    assert adata.shape == (60, 50)
-    assert sa.pp.sample(adata, n=17, rng=3, axis=axis) is None
-    for taken in (copied, adata):
-        names = taken.obs_names if cells else taken.var_names
-        assert [int(name.split("cell" if cells else "gene")[1]) for name in names] == list(index)
-        np.testing.assert_array_equal(dense(taken.X), dense(subset))
+    assert (index != sa.pp.sample(array_type(counts), n=17, rng=4, axis=axis)[1]).any()
 
 
 def test_sample_by_default_is_the_same_every_time(counts: Any) -> None:
@@ -630,14 +558,10 @@ def test_only_a_matrix_without_other_owners_is_overwritten(
     assert elements.owns_matrix(adata) == (held == "nothing")
     change(adata)
     expected = change(ad.AnnData(kind(x)), copy=True).X
-    np.testing.assert_array_equal(dense(adata.X), dense(expected))
+    np.testing.assert_array_equal(to_dense(adata.X), to_dense(expected))
     before = adata.layers["same"] if held == "layer" else owner
     if held == "values" and kind is not np.asarray:
         np.testing.assert_array_equal(before, kind(x).data)
     elif held not in ("nothing", "read-only"):
-        np.testing.assert_array_equal(dense(before), x)
+        np.testing.assert_array_equal(to_dense(before), x)
         assert not np.shares_memory(getattr(before, "indptr", 0), getattr(adata.X, "indptr", 0))
-
-
-def dense(x: Any) -> Any:
-    return x.toarray() if sparse.issparse(x) else np.asarray(x)
