@@ -8,7 +8,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from functools import partial
-from typing import Any
 
 import anndata as ad
 import dask.array as da
@@ -37,7 +36,7 @@ empty_cells = pytest.mark.filterwarnings("ignore:Some cells have zero counts:Use
 
 
 @pytest.fixture
-def adata(array_type: Any, counts: sparse.csr_matrix, make_adata: Any) -> ad.AnnData:
+def adata(array_type, counts, make_adata):
     """AnnData of 60 x 50 counts, X of every kind, with a layer of the same kind."""
     adata = make_adata(array_type(counts.astype(np.float32)))
     adata.layers["counts"] = array_type(counts)
@@ -50,9 +49,7 @@ def adata(array_type: Any, counts: sparse.csr_matrix, make_adata: Any) -> ad.Ann
 
 @empty_cells
 @pytest.mark.parametrize("name", CALLS)
-def test_every_pass_is_declared(
-    name: str, dask_type: Any, counts: Any, make_adata: Any, block_loads: Any, dense: Any
-) -> None:
+def test_every_pass_is_declared(name, dask_type, counts, make_adata, block_loads, dense):
     adata = make_adata(dask_type(counts))
     adata.var["other"] = np.arange(50) % 7 == 0
     CALLS[name](adata)
@@ -78,9 +75,7 @@ def test_every_pass_is_declared(
         ({"exclude_highly_expressed": True, "target_sum": 1e4}, 1),
     ],
 )
-def test_passes_of_normalize_total(
-    options: dict, passes: int, dask_type: Any, counts: Any, make_adata: Any, block_loads: Any
-) -> None:
+def test_passes_of_normalize_total(options, passes, dask_type, counts, make_adata, block_loads):
     adata = make_adata(dask_type(counts))
     adata.obs["totals"] = np.asarray(counts.sum(axis=1)).ravel()
     sa.pp.normalize_total(adata, **options)
@@ -88,9 +83,7 @@ def test_passes_of_normalize_total(
 
 
 @empty_cells
-def test_a_chain_of_steps_takes_each_block_once(
-    dask_type: Any, counts: Any, make_adata: Any, block_loads: Any, dense: Any
-) -> None:
+def test_a_chain_of_steps_takes_each_block_once(dask_type, counts, make_adata, block_loads, dense):
     adata = make_adata(dask_type(counts))
     totals = np.asarray(counts.sum(axis=1)).ravel()
     keep = totals > 0
@@ -106,7 +99,7 @@ def test_a_chain_of_steps_takes_each_block_once(
 # --- calculate_qc_metrics ---------------------------------------------------------------------
 
 
-def test_qc_metrics_in_place_of_a_layer(adata: ad.AnnData, counts: Any) -> None:
+def test_qc_metrics_in_place_of_a_layer(adata, counts):
     adata.X = None
     assert sa.pp.calculate_qc_metrics(
         adata, layer="counts", expr_type="umis", var_type="features", inplace=True, log1p=False,
@@ -119,7 +112,7 @@ def test_qc_metrics_in_place_of_a_layer(adata: ad.AnnData, counts: Any) -> None:
     np.testing.assert_array_equal(adata.obs["total_umis"], np.asarray(counts.sum(1)).ravel())
 
 
-def test_qc_metrics_of_raw(counts: Any, make_adata: Any) -> None:
+def test_qc_metrics_of_raw(counts, make_adata):
     adata = make_adata(counts.astype("f4"))
     adata.raw = adata
     adata.X = adata.X * 2
@@ -142,7 +135,7 @@ def test_qc_metrics_of_raw(counts: Any, make_adata: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", [bool, object, "boolean", "category", float])
-def test_qc_vars_are_true_or_false_in_any_type(dtype: Any, counts: Any, make_adata: Any) -> None:
+def test_qc_vars_are_true_or_false_in_any_type(dtype, counts, make_adata):
     adata, mask = make_adata(counts), np.arange(50) < 5
     adata.var["set"] = pd.Series(mask, adata.var_names).astype(dtype)
     obs, _ = sa.pp.calculate_qc_metrics(adata, qc_vars="set", percent_top=None)
@@ -163,7 +156,7 @@ NAMED = {
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_values_with_names_are_matched_by_them(name: str, counts: Any, make_adata: Any) -> None:
+def test_values_with_names_are_matched_by_them(name, counts, make_adata):
     adata = make_adata(counts.astype("f4"))
     adata.obs["n"] = np.random.default_rng(0).integers(1, 9, adata.n_obs)
     adata.obs["half"] = np.arange(adata.n_obs) % 2 == 0
@@ -192,14 +185,14 @@ def test_values_with_names_are_matched_by_them(name: str, counts: Any, make_adat
         ({"percent_top": None, "use_raw": True, "layer": "x"}, r"choose one of"),
     ],
 )
-def test_qc_metrics_refuse(options: dict, message: str, counts: Any, make_adata: Any) -> None:
+def test_qc_metrics_refuse(options, message, counts, make_adata):
     adata = make_adata(counts)
     adata.var["score"] = np.linspace(0, 1, 50)
     with pytest.raises(InputError, match=message):
         sa.pp.calculate_qc_metrics(adata, **options)
 
 
-def test_gene_chunks_are_refused_with_the_mend(counts: Any, make_adata: Any) -> None:
+def test_gene_chunks_are_refused_with_the_mend(counts, make_adata):
 
     adata = make_adata(da.from_array(counts.toarray(), chunks=(20, 25)))
     for call in (CALLS["calculate_qc_metrics"], sa.pp.normalize_total, sa.pp.log1p):
@@ -208,7 +201,7 @@ def test_gene_chunks_are_refused_with_the_mend(counts: Any, make_adata: Any) -> 
             call(adata)
 
 
-def test_the_number_of_threads_and_blocks_changes_no_bit(make_adata: Any, block_loads: Any) -> None:
+def test_the_number_of_threads_and_blocks_changes_no_bit(make_adata, block_loads):
     import dask
 
     x = sparse.random(200, 30, 0.4, format="csr", random_state=0, dtype=np.float32)
@@ -232,9 +225,7 @@ FILTERS = [
 
 @pytest.mark.parametrize(("of", "bound"), FILTERS)
 @pytest.mark.parametrize("copy", [False, True])
-def test_filters_take_all_parts_along(
-    of: str, bound: dict, copy: bool, adata: ad.AnnData, counts: Any, dense: Any
-) -> None:
+def test_filters_take_all_parts_along(of, bound, copy, adata, counts, dense):
     function = getattr(sa.pp, f"filter_{of}")
     keep, number = function(adata, **bound, inplace=False)
     for same, other in zip(function(adata.X, **bound), (keep, number), strict=True):
@@ -261,8 +252,8 @@ def test_filters_take_all_parts_along(
 
 
 def test_filters_of_a_dask_x_stay_lazy_and_keep_the_blocks(
-    dask_type: Any, counts: Any, make_adata: Any, block_loads: Any, dense: Any
-) -> None:
+    dask_type, counts, make_adata, block_loads, dense
+):
     adata = make_adata(dask_type(counts, rows=10))
     adata.obsm["lazy"] = dask_type(counts[:, :2], rows=10)
     keep, _ = sa.pp.filter_cells(adata, min_genes=13, inplace=False)
@@ -274,7 +265,7 @@ def test_filters_of_a_dask_x_stay_lazy_and_keep_the_blocks(
     np.testing.assert_array_equal(dense(adata.obsm["lazy"]), counts.toarray()[keep][:, :2])
 
 
-def test_a_filter_may_keep_nothing(adata: ad.AnnData, dense: Any) -> None:
+def test_a_filter_may_keep_nothing(adata, dense):
     sa.pp.filter_cells(adata, min_counts=10**6)
     assert adata.shape == (0, 50)
     assert dense(adata.X).shape == (0, 50)
@@ -282,13 +273,13 @@ def test_a_filter_may_keep_nothing(adata: ad.AnnData, dense: Any) -> None:
 
 
 @pytest.mark.parametrize("bounds", [{}, {"min_counts": 1, "max_counts": 2}])
-def test_filters_want_exactly_one_bound(bounds: dict, counts: Any, make_adata: Any) -> None:
+def test_filters_want_exactly_one_bound(bounds, counts, make_adata):
     for function, item in ((sa.pp.filter_cells, "genes"), (sa.pp.filter_genes, "cells")):
         with pytest.raises(InputError, match=f"exactly one of .* max_{item}"):
             function(make_adata(counts), **bounds)
 
 
-def test_filtering_a_view_leaves_its_parent(counts: Any, make_adata: Any) -> None:
+def test_filtering_a_view_leaves_its_parent(counts, make_adata):
     parent = make_adata(counts)
     view = parent[:30]
     with pytest.warns(ad.ImplicitModificationWarning, match="view"):
@@ -302,9 +293,7 @@ def test_filtering_a_view_leaves_its_parent(counts: Any, make_adata: Any) -> Non
 
 
 @empty_cells
-def test_normalize_total_writes_into_no_buffer(
-    array_type: Any, counts: Any, make_adata: Any, block_loads: Any, dense: Any
-) -> None:
+def test_normalize_total_writes_into_no_buffer(array_type, counts, make_adata, block_loads, dense):
     adata = make_adata(array_type(counts.astype("f4")))
     held = adata.X
     held_copy = held.copy()
@@ -327,9 +316,7 @@ def test_normalize_total_writes_into_no_buffer(
 
 @empty_cells
 @pytest.mark.parametrize("as_column", [False, True])
-def test_normalize_total_with_known_totals(
-    as_column: bool, adata: ad.AnnData, counts: Any, dense: Any
-) -> None:
+def test_normalize_total_with_known_totals(as_column, adata, counts, dense):
     totals = np.asarray(counts.sum(axis=1)).ravel()
     want = sa.pp.normalize_total(adata, inplace=False)["X"]
     adata.obs["total_counts"] = totals
@@ -339,7 +326,7 @@ def test_normalize_total_with_known_totals(
     np.testing.assert_array_equal(dense(adata.X), dense(want)[:, genes])
 
 
-def test_normalize_total_of_a_layer(adata: ad.AnnData, counts: Any, dense: Any) -> None:
+def test_normalize_total_of_a_layer(adata, counts, dense):
     with pytest.warns(UserWarning, match="Some cells have zero counts"):
         sa.pp.normalize_total(adata, layer="counts", target_sum=10, key_added="size")
     np.testing.assert_array_equal(dense(adata.X), counts.toarray())
@@ -362,9 +349,7 @@ def test_normalize_total_of_a_layer(adata: ad.AnnData, counts: Any, dense: Any) 
         ({"layer": "nowhere"}, "layers has no 'nowhere'"),
     ],
 )
-def test_normalize_total_refuses(
-    options: dict, message: str, counts: Any, make_adata: Any, dense: Any
-) -> None:
+def test_normalize_total_refuses(options, message, counts, make_adata, dense):
     adata = make_adata(counts)
     with pytest.raises(InputError, match=message):
         sa.pp.normalize_total(adata, **options)
@@ -376,7 +361,7 @@ def test_normalize_total_refuses(
 # --- log1p ------------------------------------------------------------------------------------
 
 
-def test_log1p_of_a_layer_and_obsm(adata: ad.AnnData, counts: Any, dense: Any) -> None:
+def test_log1p_of_a_layer_and_obsm(adata, counts, dense):
     matrix = counts.toarray().astype("f4")
     want = dense(sa.pp.log1p(adata.X))
     sa.pp.log1p(adata, copy=True)
@@ -390,7 +375,7 @@ def test_log1p_of_a_layer_and_obsm(adata: ad.AnnData, counts: Any, dense: Any) -
     np.testing.assert_array_equal(adata.obsm["rep"], want[:, :3])
 
 
-def test_log1p_twice_warns(counts: Any, make_adata: Any) -> None:
+def test_log1p_twice_warns(counts, make_adata):
     adata = make_adata(counts)
     sa.pp.log1p(adata)
     with pytest.warns(UserWarning, match="already log-transformed"):
@@ -398,7 +383,7 @@ def test_log1p_twice_warns(counts: Any, make_adata: Any) -> None:
 
 
 @pytest.mark.parametrize("base", [0, -2, 1, np.nan, np.inf])
-def test_log1p_refuses_bases(base: float, counts: Any, make_adata: Any) -> None:
+def test_log1p_refuses_bases(base, counts, make_adata):
     with pytest.raises(InputError, match="base must be"):
         sa.pp.log1p(make_adata(counts), base=base)
     with pytest.raises(InputError, match="need an AnnData"):
@@ -409,9 +394,7 @@ def test_log1p_refuses_bases(base: float, counts: Any, make_adata: Any) -> None:
 
 
 @pytest.mark.parametrize(("axis", "same"), [("obs", 0), ("var", 1)])
-def test_sample_is_seeded_and_in_storage_order(
-    axis: Any, same: int, array_type: Any, counts: Any, dense: Any
-) -> None:
+def test_sample_is_seeded_and_in_storage_order(axis, same, array_type, counts, dense):
     subset, index = sa.pp.sample(array_type(counts), n=17, rng=3, axis=axis)
     assert index.dtype == np.int64
     assert (np.diff(index) > 0).all()
@@ -421,19 +404,19 @@ def test_sample_is_seeded_and_in_storage_order(
     assert (index != sa.pp.sample(array_type(counts), n=17, rng=4, axis=axis)[1]).any()
 
 
-def test_sample_by_default_is_the_same_every_time(counts: Any) -> None:
+def test_sample_by_default_is_the_same_every_time(counts):
     one, two = (sa.pp.sample(counts, 0.5)[1] for _ in range(2))
     np.testing.assert_array_equal(one, two)
     assert one.size == 30
 
 
-def test_sample_keeps_the_blocks_of_a_dask_x(dask_type: Any, counts: Any, block_loads: Any) -> None:
+def test_sample_keeps_the_blocks_of_a_dask_x(dask_type, counts, block_loads):
     subset, index = sa.pp.sample(dask_type(counts, rows=20), n=30)
     assert subset.chunks[0] == tuple(np.bincount(index // 20))
     assert block_loads.passes() == 0
 
 
-def test_sample_draws_each_as_often_as_it_should() -> None:
+def test_sample_draws_each_as_often_as_it_should():
     x = np.zeros((20, 1))
     rng = np.random.default_rng(0)
     drawn = np.concatenate([sa.pp.sample(x, n=5, rng=rng)[1] for _ in range(2000)])
@@ -443,7 +426,7 @@ def test_sample_draws_each_as_often_as_it_should() -> None:
     assert set(sa.pp.sample(x, n=5, p=p)[1]) == set(range(15, 20))
 
 
-def test_sample_by_mask_column_and_with_replacement(counts: Any, make_adata: Any) -> None:
+def test_sample_by_mask_column_and_with_replacement(counts, make_adata):
     adata = make_adata(counts)
     adata.obs["pick"] = np.arange(60) < 10
     assert set(sa.pp.sample(adata, n=10, p="pick", copy=True).obs["pick"]) == {True}
@@ -454,9 +437,7 @@ def test_sample_by_mask_column_and_with_replacement(counts: Any, make_adata: Any
 
 
 @pytest.mark.parametrize("axis", ["obs", "var"])
-def test_sample_with_replacement_is_for_memory(
-    axis: str, dask_type: Any, counts: Any, make_adata: Any
-) -> None:
+def test_sample_with_replacement_is_for_memory(axis, dask_type, counts, make_adata):
     for data in (dask_type(counts), make_adata(dask_type(counts))):
         with pytest.raises(InputError, match="to_memory"):
             sa.pp.sample(data, 2.0, replace=True, axis=axis)
@@ -479,7 +460,7 @@ def test_sample_with_replacement_is_for_memory(
         ({"n": 3, "p": np.arange(60) < 2}, "cannot draw 3 of 2"),
     ],
 )
-def test_sample_refuses(options: dict, message: str, counts: Any, make_adata: Any) -> None:
+def test_sample_refuses(options, message, counts, make_adata):
     with pytest.raises(InputError, match=message):
         sa.pp.sample(make_adata(counts), **options)
 
@@ -487,7 +468,7 @@ def test_sample_refuses(options: dict, message: str, counts: Any, make_adata: An
 # --- all --------------------------------------------------------------------------------------
 
 
-def test_backed_files_are_refused_with_the_mend(tmp_path: Any, counts: Any, make_adata: Any):
+def test_backed_files_are_refused_with_the_mend(tmp_path, counts, make_adata):
     make_adata(counts).write_h5ad(tmp_path / "a.h5ad")
     adata = ad.read_h5ad(tmp_path / "a.h5ad", backed="r")
     adata.var["other"] = False
@@ -497,7 +478,7 @@ def test_backed_files_are_refused_with_the_mend(tmp_path: Any, counts: Any, make
     adata.file.close()
 
 
-def test_a_matrix_in_place_of_an_anndata_is_refused(counts: Any) -> None:
+def test_a_matrix_in_place_of_an_anndata_is_refused(counts):
     for call in (
         sa.pp.calculate_qc_metrics,
         sa.pp.normalize_total,
@@ -507,9 +488,7 @@ def test_a_matrix_in_place_of_an_anndata_is_refused(counts: Any) -> None:
             call(counts)
 
 
-def test_a_view_of_a_lazy_anndata_is_worked_on_like_its_copy(
-    dask_type: Any, counts: Any, make_adata: Any, dense: Any
-) -> None:
+def test_a_view_of_a_lazy_anndata_is_worked_on_like_its_copy(dask_type, counts, make_adata, dense):
     """X of a view is of a class of anndata's own."""
     parent = make_adata(dask_type(counts.astype(np.float32)))
     copy, view = parent[10:].copy(), parent[10:]
@@ -523,7 +502,7 @@ def test_a_view_of_a_lazy_anndata_is_worked_on_like_its_copy(
     np.testing.assert_array_equal(obs["total_counts"], counts[10:].toarray().sum(axis=1))
 
 
-def test_importing_the_functions_loads_nothing_slow() -> None:
+def test_importing_the_functions_loads_nothing_slow():
     code = (
         "import sys; from scatlas.pp import calculate_qc_metrics, filter_cells, normalize_total, "
         "log1p, sample; print([m for m in ('numba', 'scanpy', 'anndata') if m in sys.modules])"
@@ -538,9 +517,7 @@ SCALE = partial(sa.pp.scale, zero_center=False, max_value=1.5, mask_obs=np.arang
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_matrix, sparse.csc_matrix])
 @pytest.mark.parametrize("change", [sa.pp.normalize_total, sa.pp.log1p, SCALE])
 @pytest.mark.parametrize("held", ["nothing", "matrix", "values", "layer", "read-only"])
-def test_only_a_matrix_without_other_owners_is_overwritten(
-    counts: sparse.csr_matrix, kind: Any, change: Any, held: str
-) -> None:
+def test_only_a_matrix_without_other_owners_is_overwritten(counts, kind, change, held):
     x = counts.toarray().astype(np.float32)
     x[:, 0] += 1
     adata = ad.AnnData(kind(x.copy()))
