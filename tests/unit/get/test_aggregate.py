@@ -17,7 +17,6 @@ from scipy import sparse
 
 import scatlas as sa
 from scatlas.compute import memory
-from scatlas.compute.threads import use_threads
 from scatlas.errors import InputError, TooLargeError
 from scatlas.kernels.moments import group_sums_cpu, medians_cpu
 from scatlas.kernels.moments.group_sums_cpu import SumKinds
@@ -38,45 +37,6 @@ def bits(layers: Any) -> list[bytes]:
 
 
 # --- every kind of X --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("funcs", [[name] for name in FUNCS[:4]] + [list(FUNCS[:4])])
-def test_one_pass_for_all_functions(dask_type, counts, make_adata, block_loads, funcs):
-    adata = make_adata(dask_type(counts))
-    alone = sa.get.aggregate(adata, "batch", funcs)
-    assert block_loads.passes() == sa.get.aggregate.passes == sa.get.aggregate_cells.passes
-    together = sa.get.aggregate(make_adata(counts), "batch", FUNCS)
-    assert list(alone.layers) == funcs
-    for name in funcs:
-        np.testing.assert_array_equal(alone.layers[name], together.layers[name])
-
-
-@pytest.mark.parametrize("n_groups", [2, 40])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
-def test_blocks_threads_and_layout_change_no_bit(dtype, n_groups, block_loads, make_adata):
-    """Few groups are summed per block first, many are not."""
-    rng = np.random.default_rng(1)
-    x = reals(rng, (300, 40), dtype) if dtype != "int32" else rng.poisson(0.5, (300, 40))
-    x = x.astype(dtype)
-    codes = rng.integers(0, n_groups, 300)
-    found = []
-    layouts = (
-        lambda: x,
-        lambda: np.asfortranarray(x),
-        lambda: sparse.csr_matrix(x),
-        lambda: sparse.csc_matrix(x),
-        lambda: sparse.csr_array(x),
-        lambda: block_loads.dask(sparse.csr_matrix(x), 1),
-        lambda: block_loads.dask(sparse.csr_matrix(x), 11),
-        lambda: block_loads.dask(sparse.csr_matrix(x), 299),
-        lambda: block_loads.dask(x, 13),
-    )
-    for i, make in enumerate(layouts):
-        adata = make_adata(make())
-        adata.obs["g"] = codes
-        with use_threads(1 + 2 * (i % 2)):
-            found.append(bits(sa.get.aggregate(adata, "g", FUNCS).layers))
-    assert all(one == found[0] for one in found[1:])
 
 
 def test_reals_are_added_exactly():

@@ -296,15 +296,6 @@ def test_small_integers_get_wider_with_replacement(make_adata):
         assert downsample_counts(adata, 99, replace=True, copy=True).X.dtype == np.uint8
 
 
-def test_views(counts, make_adata):
-    parent = make_adata(counts.copy())
-    view = parent[:30]
-    with pytest.warns(UserWarning, match="Received a view"):
-        downsample_counts(view, 5)
-    assert not view.is_view
-    assert (counts != parent.X).nnz == 0
-
-
 def test_errors(counts, make_adata, block_loads):
     def refused(message, x=counts, **how):
         adata = make_adata(x)

@@ -9,14 +9,12 @@ import sys
 import warnings
 
 import anndata as ad
-import dask.array as da
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
 
 from scatlas.errors import InputError
-from scatlas.matrix import hvg_pearson
 from scatlas.matrix.hvg import hvg_of_counts
 from scatlas.matrix.size_factors import cell_totals, size_factors
 from scatlas.pp import highly_variable_genes, log1p, normalize_total
@@ -47,43 +45,6 @@ def ranked_by(flavor):
 
 
 # --- passes and blocks ------------------------------------------------------------------------
-
-
-@of_each_flavor
-@pytest.mark.parametrize("batch_key", [None, "batch"])
-def test_passes(dask_type, counts, make_adata, block_loads, flavor, batch_key):
-    adata = make_adata(dask_type(values_of(counts, flavor)))
-    highly_variable_genes(adata, flavor=flavor, batch_key=batch_key, n_top_genes=20)
-    assert block_loads.passes() == highly_variable_genes.passes + (flavor in OF_COUNTS)
-    if flavor in OF_COUNTS:
-        assert flavor in highly_variable_genes.passes_note
-        gene = "gene10" if flavor in V3 else "gene5"  # constant; empty
-        assert adata.var.loc[gene, ranked_by(flavor)] == 0
-    block_loads.assert_unchanged()
-
-
-@pytest.mark.parametrize("flavor", ["seurat", "seurat_v3", "pearson_residuals"])
-@pytest.mark.parametrize("dtype", ["int32", "float32", "float64"])
-def test_blocks_of_any_size_give_the_same_bits(
-    block_loads, counts, make_adata, flavor, dtype, monkeypatch
-):
-    """Of reals, too, whose sums carry their rounding."""
-    monkeypatch.setattr(hvg_pearson, "_GENES_AT_ONCE", 7)
-    x = counts.astype(dtype)
-    if x.dtype.kind == "f":
-        x.data *= np.random.default_rng(0).gamma(2.0, 0.5, x.nnz).astype(dtype)
-    factors = np.where(np.arange(200) % 9 == 0, np.nan, 1.0)
-    options = {"flavor": flavor, "n_top_genes": 20, "check_values": False, "inplace": False}
-    for key in (None, "batch"):
-        tables = [
-            highly_variable_genes(
-                make_adata(block_loads.dask(x, rows)), batch_key=key, size_factors=factors,
-                **options,
-            )
-            for rows in (1, 13, 67, 200)
-        ]  # fmt: skip
-        for other in tables[1:]:
-            pd.testing.assert_frame_equal(other, tables[0], check_exact=True)
 
 
 # --- which cells and genes --------------------------------------------------------------------
@@ -391,7 +352,6 @@ ERRORS = [
     ),
     (LOGGED, lambda x: changed(x, gene3=np.nan), "gene.*gene3.*log-normalised"),
     (LOGGED, lambda x: changed(x.log1p(), gene8=800.0), "gene.*gene8.*log-normalised"),
-    (LOGGED, lambda x: da.from_array(x.toarray(), chunks=(10, 45)), r"rechunk\(\{1: -1\}\)"),
     *(({"span": bad}, None, "must be above 0 and at most 1") for bad in (0, -0.1, 1.5, np.nan)),
     ({"span": 0.02}, None, "85 genes vary, too few .* with span=0.02"),
     ({}, lambda x: x[:1], "0 genes vary, too few"),

@@ -16,7 +16,6 @@ from scipy import sparse
 
 import scatlas as sa
 from scatlas.compute import memory
-from scatlas.compute.threads import use_threads
 from scatlas.errors import InputError, TooLargeError
 from scatlas.kernels.moments.group_sums_cpu import SumKinds
 from scatlas.tl import _rank_groups, _rank_sums
@@ -51,50 +50,7 @@ def ranked(adata: ad.AnnData, method: str = "t-test", **options: Any) -> ad.AnnD
 # --- every kind of X --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{}, {"reference": "b0"}, {"groups": ["b2", "b1"]}])
-@pytest.mark.parametrize("dtype", ["int32", "float32", "float64"])
-@pytest.mark.parametrize("method", TESTS)
-def test_neither_blocks_nor_threads_nor_the_layout_show(
-    method, dtype, options, block_loads, make_adata
-):
-    rng = np.random.default_rng(1)
-    x = rng.poisson(0.5, (300, 40)) * (1 if dtype == "int32" else rng.normal(size=(300, 40)))
-    x = x.astype(dtype)
-    found = []
-    for made in (
-        x,
-        np.asfortranarray(x),
-        sparse.csr_matrix(x),
-        sparse.csc_matrix(x),
-        *(block_loads.dask(sparse.csr_matrix(x), rows) for rows in (3, 64, 300)),
-        block_loads.dask(x, 41),
-    ):
-        for n in (1, 3):
-            with use_threads(n):
-                done = ranked(make_adata(made), method, pts=True, **options)
-            tables = [done.uns[KEY][name] for name in ("pts", "pts_rest") if name in done.uns[KEY]]
-            found.append([bits(done), *(frame.to_numpy().tobytes() for frame in tables)])
-    assert all(result == found[0] for result in found[1:])
-    assert len(found[0]) == (2 if "reference" in options else 3)
-
-
-def test_a_store_on_disk(tmp_path, counts, make_adata):
-    adata = make_adata(sparse.csr_matrix(logged(counts, np.float32)))
-    adata.write_h5ad(tmp_path / "plate.h5ad")
-    lazy = sa.read_lazy(tmp_path / "plate.h5ad", block_budget="2kB")
-    assert lazy.X.numblocks[0] > 3
-    for method in (*TESTS, "logreg"):
-        assert bits(ranked(lazy, method)) == bits(ranked(adata, method))
-
-
 # --- passes and memory ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("method", "passes"), [("t-test", 1), ("wilcoxon", 2)])
-def test_passes(method, passes, dask_type, counts, make_adata, block_loads):
-    ranked(make_adata(dask_type(logged(counts))), method, pts=True)
-    assert block_loads.passes() == passes
-    assert sa.tl.rank_genes_groups.passes == 1
 
 
 @pytest.mark.parametrize("reference", ["rest", "b1"])

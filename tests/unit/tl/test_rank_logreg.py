@@ -13,7 +13,6 @@ import pytest
 from scipy import sparse
 
 import scatlas as sa
-from scatlas.compute.threads import use_threads
 from scatlas.errors import InputError
 from scatlas.kernels.ranking import logreg_cpu
 from scatlas.tl import _rank_logreg
@@ -196,32 +195,6 @@ def test_a_matrix_in_memory_is_not_copied(counts, make_adata, monkeypatch):
     monkeypatch.setattr(_rank_logreg, "memory_budget", lambda x: pytest.fail("asked"))
     for x in (logged(counts), sparse.csr_matrix(logged(counts))):
         sa.tl.rank_genes_groups_logreg(marked(make_adata, x), "batch")
-
-
-@pytest.mark.parametrize("groups", ["all", ["b0", "b2"]])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_neither_blocks_nor_threads_nor_the_layout_show(
-    dtype, groups, block_loads, make_adata, monkeypatch
-):
-    monkeypatch.setattr(_rank_logreg, "_WORK_OF_ONE_THREAD", 1)
-    rng = np.random.default_rng(1)
-    x = (rng.poisson(0.5, (300, 40)) * rng.normal(size=(300, 40))).astype(dtype)
-    found = []
-    for made in (
-        x,
-        np.asfortranarray(x),
-        sparse.csr_matrix(x),
-        sparse.csc_matrix(x),
-        *(block_loads.dask(sparse.csr_matrix(x), rows) for rows in (3, 64, 300)),
-        block_loads.dask(x, 41),
-    ):
-        for n in (1, 3):
-            adata = make_adata(made)
-            with use_threads(n):
-                sa.tl.rank_genes_groups_logreg(adata, "batch", groups=groups)
-            result = adata.uns[KEY]
-            found.append((result["names"].tolist(), result["scores"].tobytes()))
-    assert all(result == found[0] for result in found[1:])
 
 
 def test_it_says_when_it_has_not_converged(counts, make_adata):

@@ -8,7 +8,6 @@ import pytest
 import scipy.sparse as sp
 
 import scatlas as sa
-from scatlas import blocks
 from scatlas.errors import InputError
 from scatlas.tl import _score
 
@@ -39,21 +38,9 @@ def control(monkeypatch):
     return found
 
 
-def test_passes_and_types(array_type, block_loads, values, make_adata):
-    for dtype in ("uint16", "float32"):
-        block_loads.reset()
-        adata = make_adata(array_type(values.ceil().astype(dtype)))
-        assert sa.tl.score_genes(adata, GENES, ctrl_size=3, n_bins=5) is None
-        assert adata.obs["score"].dtype == np.float64
-        if array_type.is_dask:
-            assert block_loads.per_block()[-1] == sa.tl.score_genes.passes == 2
-    block_loads.assert_unchanged()
-
-
 def test_both_phases_share_the_passes(dask_type, block_loads, values, make_adata):
     adata = make_adata(dask_type(values))
     sa.tl.score_genes_cell_cycle(adata, s_genes=GENES[:3], g2m_genes=GENES[2:], n_bins=5)
-    assert block_loads.passes() == sa.tl.score_genes_cell_cycle.passes == 2
     for name, genes in (("S_score", GENES[:3]), ("G2M_score", GENES[2:])):
         sa.tl.score_genes(adata, genes, ctrl_size=2, n_bins=5)
         np.testing.assert_array_equal(adata.obs[name], adata.obs["score"])
@@ -61,24 +48,6 @@ def test_both_phases_share_the_passes(dask_type, block_loads, values, make_adata
     expected = np.where((s < 0) & (g2m < 0), "G1", np.where(g2m > s, "G2M", "S"))
     assert adata.obs["phase"].tolist() == expected.tolist()
     assert set(expected) == {"G1", "S", "G2M"}
-
-
-@pytest.mark.parametrize("missing", [False, True])
-def test_no_bit_depends_on_the_blocks(block_loads, values, make_adata, missing):
-    """Nor on the index types of CSR."""
-    if missing:
-        values.data[::7] = np.nan
-    expected = make_adata(values)
-    options = {"ctrl_size": 2, "n_bins": 6}
-    sa.tl.score_genes(expected, GENES, **options)
-    x = sp.csr_matrix(values)
-    narrow = blocks.csr(x.data, x.indices.astype(np.uint16), x.indptr.astype(np.int64), 50)
-    cuts = [block_loads.dask(values, rows) for rows in (1, 5, 33, 64)]
-    for x in (*cuts, narrow, sp.csr_array(values)):
-        adata = make_adata(values)
-        adata.X = x
-        sa.tl.score_genes(adata, GENES, **options)
-        np.testing.assert_array_equal(adata.obs["score"], expected.obs["score"])
 
 
 def test_nan_counts_in_no_mean(array_type, make_adata, control):
