@@ -266,14 +266,6 @@ def test_obsm_varm_and_layers(counts, make_adata, block_loads):
     np.testing.assert_allclose(loadings.layers["mean"][:, 1], expected, rtol=1e-12)
 
 
-def test_a_matrix_and_a_table(counts, make_adata):
-    adata = make_adata(counts)
-    groups, layers = sa.get.aggregate_cells(counts, adata.obs.reset_index(), "batch", func="sum")
-    expected = sa.get.aggregate(adata, "batch", "sum")
-    pd.testing.assert_frame_equal(groups, expected.obs)
-    np.testing.assert_array_equal(layers["sum"], expected.layers["sum"])
-
-
 # --- medians and memory -----------------------------------------------------------------------
 
 

@@ -90,9 +90,6 @@ def test_qc_metrics_in_place_of_a_layer(adata, counts):
 def test_qc_metrics_of_raw(counts, make_adata):
     adata = make_adata(counts.astype("f4"))
     adata.raw = adata
-    adata.X = adata.X * 2
-    obs, _ = sa.pp.calculate_qc_metrics(adata, use_raw=True, percent_top=None)
-    np.testing.assert_array_equal(obs["total_counts"], np.asarray(counts.sum(1)).ravel())
     few = adata[:, 8::-1].copy()  # fewer than raw, in another order: written by their names
     obs, var = sa.pp.calculate_qc_metrics(few, use_raw=True, percent_top=None, qc_vars=["mt"])
     assert list(var.index) == list(adata.var_names)
@@ -233,28 +230,6 @@ def test_filters_want_exactly_one_bound(bounds, counts, make_adata):
 
 
 # --- normalize_total --------------------------------------------------------------------------
-
-
-@empty_cells
-def test_normalize_total_writes_into_no_buffer(array_type, counts, make_adata, block_loads, dense):
-    adata = make_adata(array_type(counts.astype("f4")))
-    held = adata.X
-    held_copy = held.copy()
-    result = sa.pp.normalize_total(adata, inplace=False)
-    assert set(result) == {"X", "norm_factor"}
-    assert adata.X is held
-    copied = sa.pp.normalize_total(adata, copy=True)
-    assert adata.X is held
-    sa.pp.normalize_total(adata)
-    sa.pp.log1p(adata)
-    np.testing.assert_array_equal(dense(result["X"]), dense(copied.X))
-    np.testing.assert_array_equal(dense(held), dense(held_copy))
-    block_loads.assert_unchanged()
-    if array_type.is_sparse and not array_type.is_dask:
-        # Nor do the two share index arrays: compacting one must not scramble the other.
-        adata.X.data[:5] = 0
-        adata.X.eliminate_zeros()
-        np.testing.assert_array_equal(dense(held), counts.toarray())
 
 
 @empty_cells
@@ -434,20 +409,6 @@ def test_a_matrix_in_place_of_an_anndata_is_refused(counts):
     ):
         with pytest.raises(InputError, match="an AnnData is needed, not a csr_matrix"):
             call(counts)
-
-
-def test_a_view_of_a_lazy_anndata_is_worked_on_like_its_copy(dask_type, counts, make_adata, dense):
-    """X of a view is of a class of anndata's own."""
-    parent = make_adata(dask_type(counts.astype(np.float32)))
-    copy, view = parent[10:].copy(), parent[10:]
-    with pytest.warns(ad.ImplicitModificationWarning, match="view"):
-        sa.pp.normalize_total(view, target_sum=100)
-    assert not view.is_view
-    sa.pp.normalize_total(copy, target_sum=100)
-    np.testing.assert_array_equal(dense(view.X), dense(copy.X))
-    np.testing.assert_array_equal(dense(parent.X), counts.toarray())
-    obs, _ = sa.pp.calculate_qc_metrics(parent[10:], percent_top=None)
-    np.testing.assert_array_equal(obs["total_counts"], counts[10:].toarray().sum(axis=1))
 
 
 def test_importing_the_functions_loads_nothing_slow():
