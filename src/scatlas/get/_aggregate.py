@@ -99,7 +99,10 @@ def aggregate(
     """
     from anndata import AnnData
 
-    over_genes = _over_genes(axis, varm)
+    if axis not in (None, 0, 1, "obs", "var"):
+        msg = f"axis must be 'obs', 'var', 0 or 1, not {axis!r}"
+        raise InputError(msg)
+    over_genes = varm is not None if axis is None else axis in (1, "var")
     elements.check_not_backed(adata)
     data = _get_data(adata, layer=layer, obsm=obsm, varm=varm, over_genes=over_genes)
     table = elements.get_table(adata, "var" if over_genes else "obs")
@@ -184,13 +187,6 @@ def _aggregate(
 
         layers = {name: cupy.asarray(layer) for name, layer in layers.items()}
     return labels, {name: layers[name] for name in funcs}
-
-
-def _over_genes(axis: Any, varm: str | None) -> bool:
-    if axis not in (None, 0, 1, "obs", "var"):
-        msg = f"axis must be 'obs', 'var', 0 or 1, not {axis!r}"
-        raise InputError(msg)
-    return varm is not None if axis is None else axis in (1, "var")
 
 
 def _get_data(

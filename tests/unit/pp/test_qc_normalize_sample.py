@@ -142,28 +142,6 @@ def test_values_with_names_are_matched_by_them(name, counts, make_adata):
         call(adata, values[1:])
 
 
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({}, r"top 500 genes, but there are 50"),
-        ({"percent_top": [0]}, r"top 0 genes"),
-        ({"percent_top": None, "qc_vars": ["ribo"]}, r"no column 'ribo' \(qc_vars\); it has mt"),
-        (
-            {"percent_top": None, "qc_vars": ["score"]},
-            r"'score'\] \(qc_vars\) must be True",
-        ),
-        ({"percent_top": None, "layer": "spliced"}, r"layers has no 'spliced'; it has \[\]"),
-        ({"percent_top": None, "use_raw": True}, r"adata.raw is empty"),
-        ({"percent_top": None, "use_raw": True, "layer": "x"}, r"choose one of"),
-    ],
-)
-def test_qc_metrics_refuse(options, message, counts, make_adata):
-    adata = make_adata(counts)
-    adata.var["score"] = np.linspace(0, 1, 50)
-    with pytest.raises(InputError, match=message):
-        sa.pp.calculate_qc_metrics(adata, **options)
-
-
 # --- filters ----------------------------------------------------------------------------------
 
 
@@ -222,13 +200,6 @@ def test_a_filter_may_keep_nothing(adata, dense):
     assert dense(adata.layers["counts"]).shape == (0, 50)
 
 
-@pytest.mark.parametrize("bounds", [{}, {"min_counts": 1, "max_counts": 2}])
-def test_filters_want_exactly_one_bound(bounds, counts, make_adata):
-    for function, item in ((sa.pp.filter_cells, "genes"), (sa.pp.filter_genes, "cells")):
-        with pytest.raises(InputError, match=f"exactly one of .* max_{item}"):
-            function(make_adata(counts), **bounds)
-
-
 # --- normalize_total --------------------------------------------------------------------------
 
 
@@ -250,30 +221,6 @@ def test_normalize_total_of_a_layer(adata, counts, dense):
     np.testing.assert_array_equal(dense(adata.X), counts.toarray())
     totals = dense(adata.layers["counts"]).sum(axis=1)
     np.testing.assert_allclose(totals[totals > 0], 10, rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"copy": True, "inplace": False}, "copy=True"),
-        ({"max_fraction": 1.1}, "max_fraction"),
-        ({"target_sum": 0}, "target_sum must be a positive number, not 0"),
-        ({"counts_per_cell": "nowhere"}, "no column 'nowhere'"),
-        ({"counts_per_cell": np.ones(3)}, r"shape \(3,\), but there are 60 cells"),
-        ({"counts_per_cell": -np.ones(60)}, "non-negative"),
-        ({"counts_per_cell": np.full(60, np.nan)}, "finite"),
-        ({"counts_per_cell": np.zeros(60)}, "no cell has counts"),
-        ({"counts_per_cell": np.ones(60), "exclude_highly_expressed": True}, "cannot change"),
-        ({"layer": "nowhere"}, "layers has no 'nowhere'"),
-    ],
-)
-def test_normalize_total_refuses(options, message, counts, make_adata, dense):
-    adata = make_adata(counts)
-    with pytest.raises(InputError, match=message):
-        sa.pp.normalize_total(adata, **options)
-    with pytest.raises(InputError, match="are these counts"):
-        sa.pp.normalize_total(make_adata(counts * -1))
-    np.testing.assert_array_equal(dense(adata.X), counts.toarray())
 
 
 # --- log1p ------------------------------------------------------------------------------------
@@ -298,14 +245,6 @@ def test_log1p_twice_warns(counts, make_adata):
     sa.pp.log1p(adata)
     with pytest.warns(UserWarning, match="already log-transformed"):
         sa.pp.log1p(adata)
-
-
-@pytest.mark.parametrize("base", [0, -2, 1, np.nan, np.inf])
-def test_log1p_refuses_bases(base, counts, make_adata):
-    with pytest.raises(InputError, match="base must be"):
-        sa.pp.log1p(make_adata(counts), base=base)
-    with pytest.raises(InputError, match="need an AnnData"):
-        sa.pp.log1p(counts, layer="x")
 
 
 # --- sample -----------------------------------------------------------------------------------
@@ -361,26 +300,73 @@ def test_sample_with_replacement_is_for_memory(axis, dask_type, counts, make_ada
             sa.pp.sample(data, 2.0, replace=True, axis=axis)
 
 
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({}, "either fraction or n"),
-        ({"fraction": 0.5, "n": 3}, "either fraction or n"),
-        ({"fraction": 1.5}, "within 0 and 1"),
-        ({"fraction": -0.5, "replace": True}, "within 0 and 1"),
-        ({"n": 61}, "cannot draw 61 of 60"),
-        ({"n": -1}, "n=-1 is not possible"),
-        ({"n": 3, "axis": "cells"}, "axis must be"),
-        ({"n": 3, "p": "nowhere"}, "obs has no column 'nowhere'"),
-        ({"n": 3, "p": np.ones(4)}, r"shape \(4,\)"),
-        ({"n": 3, "p": np.ones(60)}, "sum to 1"),
-        ({"n": 3, "p": np.zeros(60, bool)}, "nothing to draw from"),
-        ({"n": 3, "p": np.arange(60) < 2}, "cannot draw 3 of 2"),
-    ],
-)
-def test_sample_refuses(options, message, counts, make_adata):
+# --- errors -----------------------------------------------------------------------------------
+
+QC, NORMALIZE, SAMPLE = sa.pp.calculate_qc_metrics, sa.pp.normalize_total, sa.pp.sample
+ERRORS = [
+    (QC, {}, r"top 500 genes, but there are 50"),
+    (QC, {"percent_top": [0]}, r"top 0 genes"),
+    (QC, {"percent_top": None, "qc_vars": ["ribo"]}, r"no column 'ribo' \(qc_vars\); it has mt"),
+    (
+        QC,
+        {"percent_top": None, "qc_vars": ["score"]},
+        r"'score'\] \(qc_vars\) must be True",
+    ),
+    (QC, {"percent_top": None, "layer": "spliced"}, r"layers has no 'spliced'; it has \[\]"),
+    (QC, {"percent_top": None, "use_raw": True}, r"adata.raw is empty"),
+    (QC, {"percent_top": None, "use_raw": True, "layer": "x"}, r"choose one of"),
+    *(
+        (function, bounds, f"exactly one of .* max_{item}")
+        for function, item in ((sa.pp.filter_cells, "genes"), (sa.pp.filter_genes, "cells"))
+        for bounds in ({}, {"min_counts": 1, "max_counts": 2})
+    ),
+    (NORMALIZE, {"copy": True, "inplace": False}, "copy=True"),
+    (NORMALIZE, {"max_fraction": 1.1}, "max_fraction"),
+    (NORMALIZE, {"target_sum": 0}, "target_sum must be a positive number, not 0"),
+    (NORMALIZE, {"counts_per_cell": "nowhere"}, "no column 'nowhere'"),
+    (NORMALIZE, {"counts_per_cell": np.ones(3)}, r"shape \(3,\), but there are 60 cells"),
+    (NORMALIZE, {"counts_per_cell": -np.ones(60)}, "non-negative"),
+    (NORMALIZE, {"counts_per_cell": np.full(60, np.nan)}, "finite"),
+    (NORMALIZE, {"counts_per_cell": np.zeros(60)}, "no cell has counts"),
+    (
+        NORMALIZE,
+        {"counts_per_cell": np.ones(60), "exclude_highly_expressed": True},
+        "cannot change",
+    ),
+    (NORMALIZE, {"layer": "nowhere"}, "layers has no 'nowhere'"),
+    *((sa.pp.log1p, {"base": base}, "base must be") for base in (0, -2, 1, np.nan, np.inf)),
+    (SAMPLE, {}, "either fraction or n"),
+    (SAMPLE, {"fraction": 0.5, "n": 3}, "either fraction or n"),
+    (SAMPLE, {"fraction": 1.5}, "within 0 and 1"),
+    (SAMPLE, {"fraction": -0.5, "replace": True}, "within 0 and 1"),
+    (SAMPLE, {"n": 61}, "cannot draw 61 of 60"),
+    (SAMPLE, {"n": -1}, "n=-1 is not possible"),
+    (SAMPLE, {"n": 3, "axis": "cells"}, "axis must be"),
+    (SAMPLE, {"n": 3, "p": "nowhere"}, "obs has no column 'nowhere'"),
+    (SAMPLE, {"n": 3, "p": np.ones(4)}, r"shape \(4,\)"),
+    (SAMPLE, {"n": 3, "p": np.ones(60)}, "sum to 1"),
+    (SAMPLE, {"n": 3, "p": np.zeros(60, bool)}, "nothing to draw from"),
+    (SAMPLE, {"n": 3, "p": np.arange(60) < 2}, "cannot draw 3 of 2"),
+]
+
+
+@pytest.mark.parametrize("function, options, message", ERRORS)
+def test_what_is_refused_changes_nothing(function, options, message, counts, make_adata, dense):
+    adata = make_adata(counts)
+    adata.var["score"] = np.linspace(0, 1, 50)
+    before = adata.obs.copy(), adata.var.copy()
     with pytest.raises(InputError, match=message):
-        sa.pp.sample(make_adata(counts), **options)
+        function(adata, **options)
+    np.testing.assert_array_equal(dense(adata.X), counts.toarray())
+    for table, old in zip((adata.obs, adata.var), before, strict=True):
+        pd.testing.assert_frame_equal(table, old)
+
+
+def test_negative_counts_and_elements_of_an_array_are_refused(counts, make_adata):
+    with pytest.raises(InputError, match="are these counts"):
+        sa.pp.normalize_total(make_adata(counts * -1))
+    with pytest.raises(InputError, match="need an AnnData"):
+        sa.pp.log1p(counts, layer="x")
 
 
 # --- all --------------------------------------------------------------------------------------
