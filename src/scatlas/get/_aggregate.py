@@ -10,7 +10,6 @@ import pandas as pd
 
 from scatlas import blocks, columns, elements
 from scatlas.arrays.kinds import kind_of
-from scatlas.elements import check_array
 from scatlas.errors import InputError
 from scatlas.matrix import group_sums
 
@@ -107,7 +106,7 @@ def aggregate(
     data = _get_data(adata, layer=layer, obsm=obsm, varm=varm, over_genes=over_genes)
     table = elements.get_table(adata, "var" if over_genes else "obs")
     x = data.to_numpy() if isinstance(data, pd.DataFrame) else data
-    x = check_array(x, "the matrix to aggregate", all_floats=True)
+    x = elements.check_array(x, "the matrix to aggregate", all_floats=True)
     by_columns = over_genes and varm is None
     axis = "var" if over_genes else "obs"
     mask = _parse_mask(mask, table, axis)
@@ -154,7 +153,7 @@ def aggregate_cells(
     InputError, TooLargeError
         As :func:`aggregate`.
     """
-    x = check_array(x, "the matrix to aggregate", all_floats=True)
+    x = elements.check_array(x, "the matrix to aggregate", all_floats=True)
     mask = _parse_mask(mask, cells, "obs")
     return _aggregate(x, cells, by, func, mask, dof, axis="obs", by_columns=False)
 

@@ -11,7 +11,6 @@ import pandas as pd
 
 from scatlas import blocks, columns, elements
 from scatlas._util.numbers import random_state_of, whole_number
-from scatlas.elements import check_array
 from scatlas.errors import InputError
 from scatlas.kernels.dispatch import kernels_for
 
@@ -180,7 +179,9 @@ def _scores(
     if use_raw is None:
         use_raw = layer is None and adata.raw is not None
     x = elements.as_rows(
-        check_array(elements.get_matrix(adata, layer=layer, use_raw=use_raw), "the matrix to score")
+        elements.check_array(
+            elements.get_matrix(adata, layer=layer, use_raw=use_raw), "the matrix to score"
+        )
     )
     if x.shape[0] == 0:
         raise InputError("score_genes needs at least one cell, but the AnnData has none")

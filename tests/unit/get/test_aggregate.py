@@ -119,15 +119,6 @@ def test_index_and_value_types(data, indices):
     assert sums.whole == (data[0] != "f")
 
 
-def test_only_requested_sums_take_memory():
-    for dtype in (np.uint8, np.float32):
-        for wanted in (ALL, SumKinds(True, False, False), SumKinds(False, False, True)):
-            total = group_sums_cpu.zeros((4, 5), dtype, wanted)
-            arrays = [value for value in vars(total).values() if isinstance(value, np.ndarray)]
-            assert len(arrays) == wanted.n_arrays(dtype)
-            assert {(array.itemsize, array.shape) for array in arrays} == {(8, (4, 5))}
-
-
 @pytest.mark.parametrize("n_rows", [0, 1, 5, 6])
 def test_medians_of_any_signs(n_rows):
     """Every number of negative and positive values beside zeros, in each order, with NaN or not."""

@@ -94,24 +94,6 @@ def test_values_above_their_bounds_are_summed_exactly(index, indptr, case):
             np.testing.assert_allclose(got.sums[at, gene, ::2], [high, squares], rtol=1e-15)
 
 
-@given(case=bounded(min_rows=2), data=st.data())
-@few
-def test_moments_above_do_not_depend_on_the_blocks(case, data):
-    x, codes, bounds = case
-    order = np.array(data.draw(st.permutations(range(len(x)))))
-    cuts = sorted(data.draw(st.sets(st.integers(1, len(x) - 1), max_size=4)))
-    whole = moments_above(csr(x), bounds, codes)
-    parts = [
-        moments_above(csr(part), bounds, code)
-        for part, code in zip(np.split(x[order], cuts), np.split(codes[order], cuts), strict=True)
-    ]
-    folded = moments_cpu.merge_in_place(parts)
-    assert folded.groups.tolist() == whole.groups.tolist()
-    assert folded.n_cells.tolist() == whole.n_cells.tolist()
-    np.testing.assert_array_equal(folded.expressed, whole.expressed)
-    np.testing.assert_array_equal(folded.sums[..., ::2], whole.sums[..., ::2])
-
-
 def test_a_huge_count_does_not_drown_the_others():
     """What is left of a gene when its outliers are clipped keeps all of its digits."""
     rng = np.random.default_rng(0)
@@ -168,26 +150,15 @@ def test_what_counts_are(kind):
 
 
 @pytest.mark.parametrize(("index", "indptr"), WIDTHS)
-@given(x=matrices(min_rows=2, dtypes=("uint8", "int64", "float32")), data=st.data())
+@given(x=matrices(dtypes=("uint8", "int64", "float32")), theta=st.sampled_from([0.5, np.inf]))
 @few
-def test_sums_of_pearson_residuals_depend_on_neither_blocks_nor_storage(index, indptr, x, data):
-    n = len(x)
-    codes = np.arange(n) % 3 - 1
+def test_sums_of_pearson_residuals_do_not_depend_on_the_storage(index, indptr, x, theta):
+    codes = np.arange(len(x)) % 3 - 1
     totals = x.sum(axis=1, dtype=np.float64)
     genes = np.array([x[codes == code].sum(axis=0, dtype=np.float64) for code in (0, 1)])
-    theta = data.draw(st.sampled_from([0.5, 100.0, np.inf]))
     model = PearsonModel(genes, np.maximum(genes.sum(axis=1), 1), np.array([0.7, 30.0]), theta)
-    order = np.array(data.draw(st.permutations(range(n))))
-    cuts = sorted(data.draw(st.sets(st.integers(1, n - 1), max_size=4)))
-    whole = sums_of_nonzeros(x, totals, model, codes)
     block = csr(x, index, indptr)
     before = block.data.copy()
-    np.testing.assert_array_equal(sums_of_nonzeros(block, totals, model, codes).sums, whole.sums)
+    of_dense = sums_of_nonzeros(x, totals, model, codes)
+    assert bits(sums_of_nonzeros(block, totals, model, codes)) == bits(of_dense)
     np.testing.assert_array_equal(block.data, before)
-    parts = [
-        sums_of_nonzeros(csr(x[rows]), totals[rows], model, codes[rows])
-        for rows in np.split(order, cuts)
-    ]
-    folded = moments_cpu.merge_in_place(parts)
-    assert folded.groups.tolist() == whole.groups.tolist()
-    np.testing.assert_array_equal(folded.sums[..., ::2], whole.sums[..., ::2])

@@ -1,4 +1,4 @@
-"""rank_genes_groups on every kind of X against plain NumPy: tests, tables, groups, passes, errors.
+"""rank_genes_groups: passes and memory, moments, tables, groups, errors.
 
 tests/parity compares it with scanpy; kernels and logistic regression have other files.
 """
@@ -23,6 +23,7 @@ from scatlas.tl import _rank_groups, _rank_sums
 TESTS = ("t-test", "t-test_overestim_var", "wilcoxon")
 COLUMNS = ("scores", "pvals", "pvals_adj", "logfoldchanges")
 KEY = "rank_genes_groups"
+LOGREG = {"method": "logreg"}
 
 
 def logged(counts: Any, dtype: Any = np.float64) -> np.ndarray:
@@ -319,6 +320,14 @@ def test_values_that_are_no_categories(values, names, counts, make_adata):
         ({"mask_var": np.ones(3, dtype=bool)}, "but is bool of shape"),
         ({"mask_var": np.ones(50)}, "each of the 50 genes"),
         ({"mask_var": np.zeros(50, dtype=bool)}, "leaves no gene"),
+        (LOGREG | {"groups": ["b0"]}, "two groups or more, not 'b0' alone"),
+        (LOGREG | {"C": 0}, "C=0 must be above 0"),
+        (LOGREG | {"tol": -1.0}, "tol=-1.0 must be above 0"),
+        (LOGREG | {"max_iter": 0}, "max_iter=0 must be above 0"),
+        (LOGREG | {"class_weight": {"b0": 2}}, "class_weight="),
+        (LOGREG | {"penalty": "l1"}, "penalty='l1'"),
+        (LOGREG | {"solver": "saga"}, "method='logreg' has no solver='saga'"),
+        (LOGREG | {"n_jobs": 4}, "method='logreg' has no n_jobs=4"),
     ],
 )
 def test_errors(options, message, counts, make_adata):
