@@ -16,7 +16,7 @@ from scatlas.matrix.harmony import harmonize
 from scatlas.matrix.scrublet import scrublet_of_counts
 from scatlas.workflow.cell_filter import evaluate_filter, frequent_genes, qc_filter
 from tests.adversarial.counting import exact_sums, held_by_another
-from tests.adversarial.judge import Function, Refused, in_memory
+from tests.adversarial.judge import Function, Refused, in_memory, refuse
 from tests.adversarial.matrices import Form, Values, forms, values
 
 # -- samples -------------------------------------------------------------------------------------
@@ -50,8 +50,7 @@ def _downsample(adata: AnnData) -> dict[str, Any]:
 
 def _downsampled(values: Values, bare: AnnData) -> dict[str, Any]:
     x = values.dense.astype(np.float64)
-    if not (np.isfinite(x).all() and (x >= 0).all() and (x == np.round(x)).all()):
-        raise Refused("no counts")
+    refuse(not (np.isfinite(x).all() and (x >= 0).all() and (x == np.round(x)).all()), "no counts")
     totals = exact_sums(values.dense, 1)
     return {"X totals": np.minimum(totals, 5), "again totals": np.minimum(totals, 5)}
 
@@ -94,12 +93,9 @@ def _graph(adata: AnnData) -> dict[str, Any]:
 def _graph_expected(values: Values, bare: AnnData) -> dict[str, Any]:
     x = values.dense.astype(np.float64)
     n_cells = len(x)
-    if n_cells < 3:
-        raise Refused("fewer than three cells")
-    if x.shape[1] == 0:
-        raise Refused("no genes")
-    if not np.isfinite(x).all():
-        raise Refused("values that are not finite")
+    refuse(n_cells < 3, "fewer than three cells")
+    refuse(x.shape[1] == 0, "no genes")
+    refuse(not np.isfinite(x).all(), "values that are not finite")
     squares = ((x[:, None] - x[None]) ** 2).sum(axis=2)
     np.fill_diagonal(squares, -1)  # the first neighbour of a cell is the cell itself
     return {"distances": np.sqrt(np.sort(squares, axis=1)[:, 1:3])}
@@ -144,10 +140,8 @@ def _harmony(adata: AnnData) -> dict[str, Any]:
 
 
 def _harmony_expected(values: Values, bare: AnnData) -> None:
-    if values.shape[0] < 60:
-        raise Refused("fewer than 60 cells")
-    if not np.isfinite(values.dense).all():
-        raise Refused("values that are not finite")
+    refuse(values.shape[0] < 60, "fewer than 60 cells")
+    refuse(not np.isfinite(values.dense).all(), "values that are not finite")
 
 
 # -- kept cells ----------------------------------------------------------------------------------
@@ -174,8 +168,7 @@ def _bounds_expected(values: Values, bare: AnnData) -> dict[str, Any]:
     mt = exact_sums(x[:, bare.var["mt"].to_numpy(bool)], 1)
     first = bare.obs["batch"].to_numpy() == "b0"
     keep = first & ((x != 0).sum(axis=1) >= 1) & (totals <= 40) & (mt / totals * 100 <= 60)
-    if not keep.any():
-        raise Refused("no cell is left")
+    refuse(not keep.any(), "no cell is left")
     return {"keep": keep, "mask": first, "genes": (x != 0).any(axis=0)}
 
 

@@ -12,7 +12,7 @@ import scatlas as sa
 from scatlas.elements import named_layers
 from scatlas.matrix.select_normalize import select_and_log_normalize
 from scatlas.matrix.size_factors import cell_totals, size_factors
-from tests.adversarial.judge import Function, Refused
+from tests.adversarial.judge import Function, refuse
 from tests.adversarial.matrices import Values, values
 
 
@@ -26,10 +26,16 @@ def exact_sums(dense: np.ndarray, axis: int) -> np.ndarray:
     """Sums of whole numbers as Python integers, of others in long double."""
     if dense.dtype.kind in "iub":
         sums = np.asarray(dense.astype(object).sum(axis=axis), dtype=object)
-        if any(abs(int(total)) >= 2**63 for total in sums):
-            raise Refused("a total that int64 does not hold")
+        refuse(any(abs(int(total)) >= 2**63 for total in sums), "a total that int64 does not hold")
         return sums.astype(np.int64)
     return dense.astype(np.longdouble).sum(axis=axis).astype(np.float64)
+
+
+def totals_of_counts(dense: np.ndarray) -> np.ndarray:
+    """Totals of the cells, which must be those of counts."""
+    totals = exact_sums(dense, 1)
+    refuse(not (np.isfinite(totals).all() and (totals >= 0).all()), "totals that no counts have")
+    return totals
 
 
 # -- metrics -------------------------------------------------------------------------------------
@@ -134,11 +140,8 @@ def _normalized(adata: AnnData) -> dict[str, Any]:
 
 def _normalized_expected(values: Values, bare: AnnData) -> dict[str, Any]:
     x = values.dense
-    totals = exact_sums(x, 1)
-    if not (np.isfinite(totals).all() and (totals >= 0).all()):
-        raise Refused("totals that no counts have")
-    if not (totals > 0).any():
-        raise Refused("no cell has counts")
+    totals = totals_of_counts(x)
+    refuse(not (totals > 0).any(), "no cell has counts")
     factors = totals / np.median(totals[totals > 0])
     scaled = x / np.where(factors == 0, 1, factors)[:, None]
     return {"X": scaled, "copy": scaled, "factors": factors}
@@ -151,9 +154,7 @@ def _normalized_to_target(adata: AnnData) -> dict[str, Any]:
 
 
 def _to_target_expected(values: Values, bare: AnnData) -> dict[str, Any]:
-    totals = exact_sums(values.dense, 1)
-    if not (np.isfinite(totals).all() and (totals >= 0).all()):
-        raise Refused("totals that no counts have")
+    totals = totals_of_counts(values.dense)
     return {"X": values.dense / np.where(totals == 0, 1, totals / 100.0)[:, None]}
 
 
@@ -166,13 +167,9 @@ def _without_dominant(adata: AnnData) -> dict[str, Any]:
 
 def _without_dominant_expected(values: Values, bare: AnnData) -> dict[str, Any]:
     x = values.dense
-    totals = exact_sums(x, 1)
-    if not (np.isfinite(totals).all() and (totals >= 0).all()):
-        raise Refused("totals of which no gene holds a fraction")
+    totals = totals_of_counts(x)
     dominant = (x > (totals * 0.4)[:, None]).any(axis=0)
-    totals = exact_sums(x[:, ~dominant], 1)
-    if not (np.isfinite(totals).all() and (totals >= 0).all()):
-        raise Refused("totals that no counts have")
+    totals = totals_of_counts(x[:, ~dominant])
     return {"X": x / np.where(totals == 0, 1, totals / 10.0)[:, None]}
 
 

@@ -11,7 +11,7 @@ from anndata import AnnData
 
 import scatlas as sa
 from tests.adversarial.counting import exact_sums, held_by_another
-from tests.adversarial.judge import Function, Refused
+from tests.adversarial.judge import Function, Refused, refuse
 from tests.adversarial.matrices import Values, values
 
 # -- aggregates ----------------------------------------------------------------------------------
@@ -104,10 +104,8 @@ def _rank(**options: Any) -> Any:
         import scanpy as sc
 
         x = values.dense.astype(np.float64)
-        if values.shape[0] < 4:
-            raise Refused("a group has fewer than two cells")
-        if not np.isfinite(x).all():
-            raise Refused("values that are not finite")
+        refuse(values.shape[0] < 4, "a group has fewer than two cells")
+        refuse(not np.isfinite(x).all(), "values that are not finite")
         if values.kind == "huge" or options["method"] == "logreg":
             return None  # expm1 overflows; scikit-learn stops at another point
         theirs = ad.AnnData(x, obs=bare.obs, var=bare.var)
@@ -129,10 +127,8 @@ def _logreg(adata: AnnData) -> dict[str, Any]:
 
 
 def _few_cells_or_odd(values: Values, bare: AnnData) -> None:
-    if values.shape[0] < 4:
-        raise Refused("a group has fewer than two cells")
-    if not np.isfinite(values.dense.astype(np.float64)).all():
-        raise Refused("values that are not finite")
+    refuse(values.shape[0] < 4, "a group has fewer than two cells")
+    refuse(not np.isfinite(values.dense.astype(np.float64)).all(), "values that are not finite")
 
 
 # -- scores --------------------------------------------------------------------------------------
@@ -149,8 +145,7 @@ def _score(adata: AnnData) -> dict[str, Any]:
 def _scored(values: Values, bare: AnnData) -> dict[str, Any] | None:
     import scanpy as sc
 
-    if values.shape[0] == 0:
-        raise Refused("there is no cell")
+    refuse(values.shape[0] == 0, "there is no cell")
     if values.kind == "nonfinite":
         return None
     theirs = ad.AnnData(values.dense.astype(np.float64), obs=bare.obs, var=bare.var)

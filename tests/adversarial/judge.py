@@ -49,51 +49,35 @@ class Refused(Exception):  # noqa: N818 - an outcome, not an error
     """There is no meaningful result: the function must refuse the input."""
 
 
+def refuse(is_refused: bool, why: str) -> None:
+    """In a reference: these values must be refused."""
+    if is_refused:
+        raise Refused(why)
+
+
 @dataclass(frozen=True)
 class Function:
-    """A public function, how to call it, and its reference.
+    """A public function, how to call it, and its reference."""
 
-    Attributes
-    ----------
-    call
-        Takes an AnnData and returns the results by name: arrays, tables, numbers.
-    reference
-        Takes the values and an AnnData without X but with obs and var, and returns the expected
-        results; raises :class:`Refused`. ``None``: only compare forms with each other.
-    values, forms
-        Strategies of the examples.
-    rtol
-        Tolerance, relative to each number and to the largest of its array.
-    why
-        Reason of the tolerance.
-    storages
-        Whether all storages give the same ``"bits"``, too (but of reals only if each cell's are
-        stored in the order of genes), or are ``"close"`` (sums of products of counts and reals
-        depend on that order), or may give one of several equally good results (``"ties"``).
-    plain
-        Storage that the others are compared with.
-    scale
-        Size of the numbers before rounding, if it differs from that of the result.
-    lazy
-        Results that are Dask arrays for a lazy X.
-    warns
-        Messages (regular expressions) of documented warnings.
-    typical
-        Values that are always tried; None where the function wants others.
-    """
-
+    # Takes an AnnData and returns the results by name: arrays, tables, numbers.
     call: Callable[[AnnData], Results]
+    # Takes the values and an AnnData without X but with obs and var, and returns the expected
+    # results; raises `Refused`. None: only compare forms with each other.
     reference: Callable[[Values, AnnData], Results | None] | None = None
     values: st.SearchStrategy[Values] = field(default_factory=values)
     forms: st.SearchStrategy[Form] = field(default_factory=forms)
+    # Tolerance, relative to each number and to the largest of its array; and its reason.
     rtol: float = 0.0
     why: str = "exact"
+    # Whether all storages give the same bits, too (but of reals only if each cell's are stored in
+    # the order of genes), or are close (sums of products of counts and reals depend on that order),
+    # or may give one of several equally good results.
     storages: Literal["bits", "close", "ties"] = "bits"
-    plain: Form = CANONICAL
-    scale: Callable[[Values], float] | None = None
-    lazy: tuple[str, ...] = ()
-    warns: tuple[str, ...] = ()
-    typical: Values | None = TYPICAL
+    plain: Form = CANONICAL  # storage that the others are compared with
+    scale: Callable[[Values], float] | None = None  # size before rounding, if not the result's
+    lazy: tuple[str, ...] = ()  # results that are Dask arrays for a lazy X
+    warns: tuple[str, ...] = ()  # messages (regular expressions) of documented warnings
+    typical: Values | None = TYPICAL  # always tried; None where the function wants others
 
 
 def judge_some(function: Function, n: int) -> None:

@@ -42,18 +42,13 @@ DTYPES_OF: dict[Kind, tuple[str, ...]] = {
 class Values:
     """Values of a matrix.
 
-    Attributes
-    ----------
-    kind
-        ``counts``: whole numbers below 10. ``huge``: whole numbers up to the largest of the type
-        whose total int64 holds. ``negative``: whole numbers, some below zero. ``reals``: fractions
-        of either sign. ``nonfinite``: these, with NaN and infinite values.
-    dense
-        The values ``[n_cells, n_genes]``, in C order.
+    ``counts`` are whole numbers below 10, ``huge`` those up to the largest of the type whose total
+    int64 holds, ``negative`` ones with some below zero, ``reals`` fractions of either sign, and
+    ``nonfinite`` these with NaN and infinite values.
     """
 
     kind: Kind
-    dense: np.ndarray
+    dense: np.ndarray  # [n_cells, n_genes], in C order
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -136,42 +131,19 @@ def values(
 
 @dataclass(frozen=True)
 class Form:
-    """Storage and chunks of values, and their AnnData.
+    """Storage and chunks of values, and their AnnData."""
 
-    Attributes
-    ----------
-    storage
-        ``c``, ``fortran`` (dense), ``csr`` or ``csc``; of the blocks, too, for Dask.
-    array
-        SciPy's sparse array instead of its matrix.
-    indices, indptr
-        Types of these arrays, for sparse storage.
-    shuffled
-        Genes of a cell (CSR), or cells of a gene (CSC), in any order.
-    zeros
-        Some zeros are stored.
-    repeats
-        Every value is stored in two parts, of which it is the sum.
-    read_only
-        Buffers are read-only.
-    cut
-        ``None``: in memory. Dask: ``whole``, ``rows`` (one each), ``uneven`` (with empty blocks).
-    view
-        Axes along which the AnnData is a view of a larger one: ``""``, ``c``, ``g``, ``cg``.
-    seed
-        Seed of all random choices.
-    """
-
-    storage: Literal["c", "fortran", "csr", "csc"] = "csr"
-    array: bool = False
-    indices: str = "int32"
+    storage: Literal["c", "fortran", "csr", "csc"] = "csr"  # of the blocks, too, for Dask
+    array: bool = False  # SciPy's sparse array instead of its matrix
+    indices: str = "int32"  # types of these arrays, for sparse storage
     indptr: str = "int32"
-    shuffled: bool = False
-    zeros: bool = False
-    repeats: bool = False
+    shuffled: bool = False  # genes of a cell (CSR), or cells of a gene (CSC), in any order
+    zeros: bool = False  # some are stored
+    repeats: bool = False  # every value is stored in two parts, of which it is the sum
     read_only: bool = False
+    # None: in memory. Dask: one block, one for each row, or uneven ones, some of them empty.
     cut: Literal["whole", "rows", "uneven"] | None = None
-    view: Literal["", "c", "g", "cg"] = ""
+    view: Literal["", "c", "g", "cg"] = ""  # axes along which it is a view of a larger AnnData
     seed: int = 0
 
     @property

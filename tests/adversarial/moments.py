@@ -12,11 +12,11 @@ from anndata import AnnData
 import scatlas as sa
 from scatlas import blocks
 from scatlas.matrix.gene_scale import GeneScale
-from scatlas.matrix.gram import GramAccumulator
+from scatlas.matrix.gram import GramAccumulator, GramStats
 from scatlas.matrix.hvg import hvg_of_counts
 from scatlas.workflow.consensus import consensus_genes
 from tests.adversarial.counting import held_by_another
-from tests.adversarial.judge import Function, Refused, in_memory
+from tests.adversarial.judge import Function, in_memory, refuse
 from tests.adversarial.matrices import Values, values
 
 # -- scaling -------------------------------------------------------------------------------------
@@ -47,10 +47,8 @@ def _scale(zero_center: bool, max_value: float | None) -> Any:
         }
 
     def expected(values: Values, bare: AnnData) -> dict[str, Any] | None:
-        if values.shape[0] == 0:
-            raise Refused("there is no cell")
-        if not np.isfinite(values.dense).all():
-            raise Refused("values that are not finite")
+        refuse(values.shape[0] == 0, "there is no cell")
+        refuse(not np.isfinite(values.dense).all(), "values that are not finite")
         mean, sd = _moments(values.dense)
         x = values.dense.astype(np.float64)
         scaled = (x - mean) / sd if zero_center else x / sd
@@ -68,10 +66,8 @@ def _scale_masked(adata: AnnData) -> dict[str, Any]:
 
 
 def _scale_masked_expected(values: Values, bare: AnnData) -> dict[str, Any] | None:
-    if values.shape[0] == 0:
-        raise Refused("there is no cell")
-    if not np.isfinite(values.dense[::2]).all():
-        raise Refused("values that are not finite")
+    refuse(values.shape[0] == 0, "there is no cell")
+    refuse(not np.isfinite(values.dense[::2]).all(), "values that are not finite")
     if not np.isfinite(values.dense).all():
         return None
     mean, sd = _moments(values.dense[::2])
@@ -90,10 +86,8 @@ def _regress(key: str) -> Any:
         return {"X": mine.X, "copy": sa.pp.regress_out(adata, key, copy=True).X}
 
     def expected(values: Values, bare: AnnData) -> dict[str, Any] | None:
-        if values.shape[0] == 0:
-            raise Refused("there is no cell")
-        if not np.isfinite(values.dense).all():
-            raise Refused("values that are not finite")
+        refuse(values.shape[0] == 0, "there is no cell")
+        refuse(not np.isfinite(values.dense).all(), "values that are not finite")
         if key == "group" and values.kind == "huge":
             return None  # refused where sums of integers may not fit 64 bits
         columns = pd.get_dummies(bare.obs[key]).to_numpy(float)
@@ -135,12 +129,9 @@ def _pca_of_reals(adata: AnnData) -> dict[str, Any]:
 
 
 def _centred(values: Values) -> np.ndarray:
-    if values.shape[0] < 2:
-        raise Refused("fewer than two cells")
-    if min(values.shape) == 0:
-        raise Refused("no genes")
-    if not np.isfinite(values.dense).all():
-        raise Refused("values that are not finite")
+    refuse(values.shape[0] < 2, "fewer than two cells")
+    refuse(min(values.shape) == 0, "no genes")
+    refuse(not np.isfinite(values.dense).all(), "values that are not finite")
     wide = values.dense.astype(np.longdouble)
     return (wide - wide.mean(axis=0)).astype(np.float64)
 
@@ -158,20 +149,22 @@ def _pca_expected(values: Values, bare: AnnData) -> dict[str, Any]:
     }
 
 
-def _gram(adata: AnnData) -> dict[str, Any]:
+def gram_of(adata: AnnData) -> GramStats:
     with GramAccumulator(adata.n_vars) as total:
         for block in blocks.stream(adata.X):
             total.add(block)
-    stats = total.result()
+    return total.result()
+
+
+def _gram(adata: AnnData) -> dict[str, Any]:
+    stats = gram_of(adata)
     scale = GeneScale.from_stats(stats, zero_center=True, max_value=None)
     return {"n": stats.n_cells, "sums": stats.sums, "gram": stats.gram, "mean": scale.mean}
 
 
 def _gram_expected(values: Values, bare: AnnData) -> dict[str, Any] | None:
-    if values.shape[0] == 0:
-        raise Refused("genes of no cell have no scale")
-    if not np.isfinite(values.dense).all():
-        raise Refused("values that are not finite")
+    refuse(values.shape[0] == 0, "genes of no cell have no scale")
+    refuse(not np.isfinite(values.dense).all(), "values that are not finite")
     x = values.dense.astype(np.longdouble)
     return {"n": len(x), "sums": x.sum(axis=0), "gram": x.T @ x}
 
@@ -193,10 +186,8 @@ def _hvg(**options: Any) -> Any:
         import scanpy as sc
 
         x = values.dense.astype(np.float64)
-        if min(values.shape) == 0:
-            raise Refused("there is no cell, or no gene")
-        if not np.isfinite(x).all():
-            raise Refused("values that are not finite")
+        refuse(min(values.shape) == 0, "there is no cell, or no gene")
+        refuse(not np.isfinite(x).all(), "values that are not finite")
         if values.kind == "huge":
             return None  # expm1 overflows, or nearly
         if options.get("flavor") == "pearson_residuals" and not x.any(axis=1).all():

@@ -18,11 +18,11 @@ from scatlas._util.byte_sizes import parse_bytes
 from scatlas.arrays.kinds import is_dask
 from scatlas.compute.threads import DEFAULT_BUDGET
 from scatlas.matrix.components import components
-from scatlas.matrix.gram import GramAccumulator
 from scatlas.matrix.size_factors import cell_totals
 from tests.adversarial.counting import exact_sums
-from tests.adversarial.judge import Function, Refused, in_memory
+from tests.adversarial.judge import Function, in_memory, refuse
 from tests.adversarial.matrices import INTEGERS, Values, forms, values
+from tests.adversarial.moments import gram_of
 
 
 def in_folder(call: Callable[[AnnData, Path], dict[str, Any]]) -> Callable[[AnnData], Any]:
@@ -108,8 +108,7 @@ def _split(adata: AnnData, folder: Path) -> dict[str, Any]:
 
 
 def _split_read(values: Values, bare: AnnData) -> dict[str, Any]:
-    if bare.n_obs == 0:
-        raise Refused("no cells")
+    refuse(bare.n_obs == 0, "no cells")
     return {"X": values.dense}
 
 
@@ -135,8 +134,7 @@ def _counts_written(adata: AnnData, folder: Path) -> dict[str, Any]:
 
 
 def _counts_read(values: Values, bare: AnnData) -> dict[str, Any]:
-    if _no_counts(values.dense):
-        raise Refused("no counts that 32 bits hold")
+    refuse(_no_counts(values.dense), "no counts that 32 bits hold")
     return {"X": values.dense.astype(np.int64)}
 
 
@@ -158,10 +156,8 @@ def _load(adata: AnnData, folder: Path) -> dict[str, Any]:
 
 def _loaded(values: Values, bare: AnnData) -> dict[str, Any]:
     x = values.dense
-    if min(x.shape) == 0:
-        raise Refused("no cells, or no genes")
-    if _no_counts(x):
-        raise Refused("no counts that 32 bits hold")
+    refuse(min(x.shape) == 0, "no cells, or no genes")
+    refuse(_no_counts(x), "no counts that 32 bits hold")
     return {
         "X": x.astype(np.int64),
         "totals": exact_sums(x, 1),
@@ -190,10 +186,7 @@ def _twice(values: Values, bare: AnnData) -> dict[str, Any]:
 
 
 def _gram(adata: AnnData, folder: Path) -> dict[str, Any]:
-    with GramAccumulator(adata.n_vars) as total:
-        for block in blocks.stream(adata.X):
-            total.add(block)
-    stats = total.result()
+    stats = gram_of(adata)
     sa.io.write_gram(folder / "gram.zarr", n_cells=adata.n_obs, n_genes=adata.n_vars, stats=stats)
     stored = sa.io.StoredGram.open(folder / "gram.zarr")
     sums, upper = np.zeros_like(stats.sums), np.zeros_like(stats.gram)
@@ -204,8 +197,7 @@ def _gram(adata: AnnData, folder: Path) -> dict[str, Any]:
 
 
 def _gram_expected(values: Values, bare: AnnData) -> dict[str, Any]:
-    if not np.isfinite(values.dense).all():
-        raise Refused("values that are not finite")
+    refuse(not np.isfinite(values.dense).all(), "values that are not finite")
     x = values.dense.astype(np.longdouble)
     return {"n": len(x), "gram": np.triu(x.T @ x)}
 
@@ -213,10 +205,7 @@ def _gram_expected(values: Values, bare: AnnData) -> dict[str, Any]:
 def _assemble(adata: AnnData, folder: Path) -> dict[str, Any]:
     merged, pca = folder / "merged.zarr", folder / "pca.zarr"
     _write(adata, merged, data_dtype=np.float32)
-    with GramAccumulator(adata.n_vars) as total:
-        for block in blocks.stream(adata.X):
-            total.add(block)
-    found = components(total.result(), 1)
+    found = components(gram_of(adata), 1)
     x_pca = found.project(adata.X)
     sa.io.write_pca(
         pca,
@@ -237,10 +226,8 @@ def _assemble(adata: AnnData, folder: Path) -> dict[str, Any]:
 
 
 def _assembled(values: Values, bare: AnnData) -> dict[str, Any]:
-    if values.shape[0] < 2:
-        raise Refused("fewer than two cells")
-    if values.shape[1] == 0:
-        raise Refused("no genes")
+    refuse(values.shape[0] < 2, "fewer than two cells")
+    refuse(values.shape[1] == 0, "no genes")
     return {"X": values.dense.astype(np.float32)}
 
 

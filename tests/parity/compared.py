@@ -220,45 +220,19 @@ def by_gene(adata: ad.AnnData, result: Any, before: ad.AnnData, options: Any) ->
 
 @dataclass(frozen=True)
 class Case:
-    """How a function is compared with scanpy's.
+    """How a function is compared with scanpy's."""
 
-    Attributes
-    ----------
-    options
-        Choices of options; positional arguments are under ``"args"``.
-    rtol
-        Tolerance for float64, relative to each number and to the largest of its array.
-    data
-        Makes the AnnData.
-    narrow
-        Tolerance for float32, of which scanpy rounds sums or products; None: not compared.
-    dtypes
-        Types of X.
-    wide
-        Whether scanpy gets float64, because it compiles or rounds other types.
-    dense
-        Whether scanpy gets a dense X.
-    theirs
-        In place of scanpy's function of the same name.
-    read
-        What of the results is compared.
-    types
-        Beginning of the names of arrays that have the types of scanpy's; None: no array.
-    more
-        Options of scatlas alone.
-    """
-
-    options: list[dict[str, Any]]
-    rtol: float = 0.0
+    options: list[dict[str, Any]]  # choices; positional arguments are under "args"
+    rtol: float = 0.0  # for float64, relative to each number and to the largest of its array
     data: Callable[[], ad.AnnData] = simulated
-    narrow: float | None = None
-    dtypes: tuple[str, ...] = ("float64", "float32", "int32")
-    wide: bool = False
-    dense: bool = False
-    theirs: Callable[..., Any] | None = None
-    read: Reader = as_written
-    types: str | None = ""
-    more: tuple[tuple[str, Any], ...] = ()
+    narrow: float | None = None  # for other types, of which scanpy rounds sums or products
+    dtypes: tuple[str, ...] = ("float64", "float32", "int32")  # of X
+    wide: bool = False  # scanpy gets float64, because it compiles or rounds other types
+    dense: bool = False  # scanpy gets a dense X
+    theirs: Callable[..., Any] | None = None  # in place of scanpy's function of the same name
+    read: Reader = as_written  # what of the results is compared
+    types: str | None = ""  # how names of arrays of scanpy's types begin; None: no array
+    more: tuple[tuple[str, Any], ...] = ()  # options of scatlas alone
 
 
 def compare(

@@ -9,8 +9,6 @@ import anndata as ad
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from scatlas import tl
 from scatlas.errors import InputError
@@ -27,10 +25,12 @@ def umap_learn() -> Any:
     return umap_learn
 
 
-def graph(n_cells: int = 220, *, seed: int = 0, dtype: type = np.float32) -> sp.csr_matrix:
+def graph(
+    n_cells: int = 220, *, seed: int = 0, density: float = 0.03, dtype: type = np.float32
+) -> sp.csr_matrix:
     """Symmetric random weights with some weak edges that no round uses."""
     rng = np.random.default_rng(seed)
-    half = sp.random_array((n_cells, n_cells), density=0.03, rng=rng, data_sampler=rng.random)
+    half = sp.random_array((n_cells, n_cells), density=density, rng=rng, data_sampler=rng.random)
     whole = sp.csr_matrix(half.maximum(half.T), dtype=dtype)
     whole.setdiag(0)
     whole.eliminate_zeros()
@@ -43,28 +43,6 @@ def annotated(weights: sp.csr_matrix) -> ad.AnnData:
     adata.obsp["connectivities"] = weights
     adata.uns["neighbors"] = {"connectivities_key": "connectivities", "params": {}}
     return adata
-
-
-def theirs(umap_learn: Any, weights: sp.csr_matrix, init: Any, **changed: Any) -> np.ndarray:
-    options = {
-        "n_components": 2,
-        "initial_alpha": 1.0,
-        "a": 1.2,
-        "b": 0.8,
-        "gamma": 1.0,
-        "negative_sample_rate": 5,
-        "n_epochs": 30,
-        "random_state": np.random.RandomState(3),
-        "metric": "euclidean",
-        "metric_kwds": {},
-        "densmap": False,
-        "densmap_kwds": {},
-        "output_dens": False,
-    }
-    known, _ = umap_learn.simplicial_set_embedding(
-        None, weights.tocoo(), init=init, **(options | changed)
-    )
-    return known
 
 
 DISTANCES = {
@@ -140,87 +118,48 @@ def test_rounds_keep_as_many_neighbours() -> None:
     assert scores[0] > scores[1] - 0.01
 
 
-@pytest.mark.parametrize("n_components", [1, 2, 3, 4, 9, 40])
-def test_layout_bit_for_bit(umap_learn: Any, n_components: int) -> None:
-    weights = graph()
-    init = np.random.default_rng(1).normal(size=(220, n_components)).astype(np.float32)
-    known = theirs(umap_learn, weights, init, n_components=n_components)
-    adata = annotated(weights)
-    tl.umap(
-        adata,
-        maxiter=30,
-        n_components=n_components,
-        init_pos=init,
-        a=1.2,
-        b=0.8,
-        random_state=np.random.RandomState(3),
-        method="umap-learn",
-    )
-    assert np.isfinite(known).all()
-    np.testing.assert_array_equal(adata.obsm["X_umap"], known)
+LAYOUTS = [
+    # the graph, whether cells start at one place, options
+    ({}, False, {"n_components": 1}),
+    ({}, False, {"maxiter": 30, "n_components": 40}),
+    ({}, False, {"maxiter": 0}),
+    ({}, True, {"maxiter": 9, "negative_sample_rate": 1}),
+    ({"dtype": np.float64}, True, {"maxiter": 41, "gamma": 0.0, "alpha": 0.01}),
+    ({}, False, {"maxiter": 700, "negative_sample_rate": 9, "a": 0.1, "b": 1.5, "gamma": -0.5}),
+    ({"seed": 5}, False, {"maxiter": 30, "alpha": 3.0, "a": 5.0, "b": 0.3, "gamma": 4.0}),
+    ({"n_cells": 10_300, "density": 4e-4}, False, {}),  # 200 rounds beyond 10,000 cells, not 500
+]
 
 
-@settings(max_examples=40)
-@given(
-    n_epochs=st.one_of(st.integers(0, 40), st.integers(41, 700), st.none()),
-    gamma=st.sampled_from([-0.5, 0.0, 0.3, 1.0, 4.0]),
-    rate=st.integers(1, 9),
-    alpha=st.floats(0.01, 3),
-    a=st.floats(0.1, 5),
-    b=st.floats(0.3, 1.5),
-    dtype=st.sampled_from([np.float32, np.float64]),
-    coincide=st.booleans(),
-    seed=st.integers(0, 1000),
-)
-def test_layout_options_bit_for_bit(
-    umap_learn: Any,
-    n_epochs: int | None,
-    gamma: float,
-    rate: int,
-    alpha: float,
-    a: float,
-    b: float,
-    dtype: type,
-    coincide: bool,
-    seed: int,
-) -> None:
-    weights = graph(90, seed=seed, dtype=dtype)
-    init = np.random.default_rng(seed).normal(size=(90, 2)).astype(np.float32)
+@pytest.mark.parametrize(("of_graph", "coincide", "options"), LAYOUTS)
+def test_layout_bit_for_bit(umap_learn: Any, of_graph: dict, coincide: bool, options: dict) -> None:
+    weights = graph(**of_graph)
+    options = {"n_components": 2, "a": 1.2, "b": 0.8, "gamma": 1.0, "alpha": 1.0} | options
+    options = {"maxiter": None, "negative_sample_rate": 5} | options
+    shape = weights.shape[0], options["n_components"]
+    init = np.random.default_rng(1).normal(size=shape).astype(np.float32)
     if coincide:
         init[10:40] = init[5]
-    shared = {"a": a, "b": b, "gamma": gamma, "negative_sample_rate": rate}
-    state, same = np.random.RandomState(seed), np.random.RandomState(seed)
-    known = theirs(
-        umap_learn,
-        weights,
-        init,
-        n_epochs=n_epochs,
-        initial_alpha=alpha,
+    state, same = np.random.RandomState(3), np.random.RandomState(3)
+    renamed = {"alpha": "initial_alpha", "maxiter": "n_epochs"}
+    known, _ = umap_learn.simplicial_set_embedding(
+        None,
+        weights.tocoo(),
+        init=init,
         random_state=state,
-        **shared,
+        metric="euclidean",
+        metric_kwds={},
+        densmap=False,
+        densmap_kwds={},
+        output_dens=False,
+        **{renamed.get(name, name): value for name, value in options.items()},
     )
+    assert np.isfinite(known).all()
     adata = annotated(weights)
-    shared |= {"method": "umap-learn", "random_state": same}
-    tl.umap(adata, maxiter=n_epochs, alpha=alpha, init_pos=init, **shared)
+    tl.umap(adata, init_pos=init, method="umap-learn", random_state=same, **options)
     np.testing.assert_array_equal(adata.obsm["X_umap"], known)
     # The same random numbers were drawn.
     assert state.random_sample() == same.random_sample()
-
-
-@pytest.mark.parametrize("n_cells", [300, 10_300])
-def test_default_rounds_bit_for_bit(umap_learn: Any, n_cells: int) -> None:
-    """500 rounds up to 10,000 cells, 200 beyond."""
-    rng = np.random.default_rng(4)
-    half = sp.random_array(
-        (n_cells, n_cells), density=4 / n_cells, rng=rng, data_sampler=rng.random
-    )
-    weights = sp.csr_matrix(half.maximum(half.T), dtype=np.float32)
-    init = rng.normal(size=(n_cells, 2)).astype(np.float32)
-    known = theirs(umap_learn, weights, init, n_epochs=None)
-    adata = annotated(weights)
-    state = np.random.RandomState(3)
-    tl.umap(adata, init_pos=init, a=1.2, b=0.8, random_state=state, method="umap-learn")
-    np.testing.assert_array_equal(adata.obsm["X_umap"], known)
 
 
 @pytest.mark.parametrize("method", ["umap", "umap-learn"])

@@ -21,8 +21,6 @@ from scatlas.io.products.split_samples import split_matrix
 from scatlas.io.zarr_writer.elements import consolidate, create_group
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import pandas as pd
 
 logger = logging.getLogger(__name__)
@@ -99,7 +97,7 @@ def to_annbatch(
             filled = [i for i in range(n_datasets) if sizes[i]]
             for number, i in enumerate(filled):
                 dataset = partial / _NAME.format(number)
-                _write_dataset(folders[i], dataset, orders[i], var, _mover(tables[i]))
+                _write_dataset(folders[i], dataset, orders[i], tables[i], var)
                 shutil.rmtree(folders[i])
             source.check_unchanged()
             consolidate(partial)
@@ -107,21 +105,12 @@ def to_annbatch(
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _mover(table: Path) -> Callable[[Path], None]:
-    def move(folder: Path) -> None:
-        shutil.move(table, folder)
+def _write_dataset(part: Path, out: Path, order: np.ndarray, obs: Path, var: pd.DataFrame) -> None:
+    """Write the cells of one part in this order, and the table of them at ``obs``."""
 
-    return move
+    def move_obs(folder: Path) -> None:
+        shutil.move(obs, folder)
 
-
-def _write_dataset(
-    part: Path,
-    out: Path,
-    order: np.ndarray,
-    var: pd.DataFrame,
-    write_obs: Callable[[Path], None],
-) -> None:
-    """Write the cells of one part in this order."""
     x = open_store(part)["X"]
     shape = tuple(x.attrs["shape"])
     arrays = (x["data"][:], x["indices"][:].astype(np.int32), x["indptr"][:])
@@ -130,7 +119,7 @@ def _write_dataset(
         out,
         n_vars=shape[1],
         data_dtype=shuffled.dtype,
-        obs=write_obs,
+        obs=move_obs,
         var=var,
         n_values=shuffled.nnz,
         chunk_values=_CHUNK_VALUES,

@@ -10,7 +10,6 @@ import pandas as pd
 
 from scatlas import blocks, columns, elements
 from scatlas.arrays.kinds import kind_of
-from scatlas.elements import check_array
 from scatlas.errors import InputError
 from scatlas.matrix import group_sums
 
@@ -99,12 +98,15 @@ def aggregate(
     """
     from anndata import AnnData
 
-    over_genes = _over_genes(axis, varm)
+    if axis not in (None, 0, 1, "obs", "var"):
+        msg = f"axis must be 'obs', 'var', 0 or 1, not {axis!r}"
+        raise InputError(msg)
+    over_genes = varm is not None if axis is None else axis in (1, "var")
     elements.check_not_backed(adata)
     data = _get_data(adata, layer=layer, obsm=obsm, varm=varm, over_genes=over_genes)
     table = elements.get_table(adata, "var" if over_genes else "obs")
     x = data.to_numpy() if isinstance(data, pd.DataFrame) else data
-    x = check_array(x, "the matrix to aggregate", all_floats=True)
+    x = elements.check_array(x, "the matrix to aggregate", all_floats=True)
     by_columns = over_genes and varm is None
     axis = "var" if over_genes else "obs"
     mask = _parse_mask(mask, table, axis)
@@ -151,7 +153,7 @@ def aggregate_cells(
     InputError, TooLargeError
         As :func:`aggregate`.
     """
-    x = check_array(x, "the matrix to aggregate", all_floats=True)
+    x = elements.check_array(x, "the matrix to aggregate", all_floats=True)
     mask = _parse_mask(mask, cells, "obs")
     return _aggregate(x, cells, by, func, mask, dof, axis="obs", by_columns=False)
 
@@ -184,13 +186,6 @@ def _aggregate(
 
         layers = {name: cupy.asarray(layer) for name, layer in layers.items()}
     return labels, {name: layers[name] for name in funcs}
-
-
-def _over_genes(axis: Any, varm: str | None) -> bool:
-    if axis not in (None, 0, 1, "obs", "var"):
-        msg = f"axis must be 'obs', 'var', 0 or 1, not {axis!r}"
-        raise InputError(msg)
-    return varm is not None if axis is None else axis in (1, "var")
 
 
 def _get_data(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from scatlas.errors import InputError
 from scatlas.pl._style import BLUE, GREY, INK, ORANGE, figure, plate_ticks, styled
@@ -46,14 +46,14 @@ def pca_scree(variance_ratio: ArrayLike) -> Figure:
     scree.set_yscale("log")
     narrow = ratio[positive].size and np.ptp(np.log10(ratio[positive])) < 2.5
     scree.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if narrow else (1,)))
-    scree.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}%"))
+    scree.yaxis.set_major_formatter("{x:g}%")
     scree.yaxis.set_minor_formatter(NullFormatter())
     scree.set_title("variance of each component")
 
     total = 100 * np.cumsum(ratio)
     running.plot(components, total, **look)
     running.set_ylim(0, min(100, 1.12 * total[-1]) or 1)
-    running.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}%"))
+    running.yaxis.set_major_formatter("{x:g}%")
     running.set_title(f"{ratio.size} components hold {total[-1]:.1f}%")
     half = int(np.searchsorted(total, total[-1] / 2))
     running.plot([half + 1] * 2, [0, total[half]], color=ORANGE, linewidth=1, linestyle=(0, (4, 2)))
@@ -114,7 +114,7 @@ def held_variance(
     ax.set_xlim(-0.6, shares.size + 0.6)
     top = np.nanmax([*known, *shares, 0.01])
     ax.set_ylim(0, 112 * top)
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}%"))
+    ax.yaxis.set_major_formatter("{x:g}%")
     ax.set_title("variance that the atlas's components hold")
     made.legend(loc="outside lower left", ncols=3, handletextpad=0.1)
     return made

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.patheffects import withStroke
 
 from scatlas.errors import InputError
-from scatlas.pl._style import BLUE, GREY, INK, ORANGE, figure, short, styled
+from scatlas.pl._style import BLUE, GREY, INK, ORANGE, OUTLINE, figure, short, styled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -98,5 +97,5 @@ def _histograms(ax: Axes, capture: Mapping[str, Any]) -> None:
         va="top",
         color=INK,
         fontsize=8,
-        path_effects=[withStroke(linewidth=2.5, foreground="white")],
+        path_effects=OUTLINE,
     )

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from scatlas.errors import InputError
 from scatlas.pl._style import (
@@ -71,10 +71,7 @@ def hvg_overlap(hvg: Mapping[str, Collection[str]]) -> Figure:
     for (i, j), n in np.ndenumerate(shared):
         colour = "white" if i != j and n > dark else INK
         ax.text(j, i, f"{n}", ha="center", va="center", fontsize=size, color=colour)
-    plate_ticks(ax, names)
-    if len(names) > 5:
-        for label in ax.get_xticklabels():
-            label.set(rotation=40, ha="right", rotation_mode="anchor")
+    plate_ticks(ax, names, slanted=len(names) > 5)
     ax.set_yticks(range(len(names)), [short(name, 32) for name in names])
     return made
 
@@ -130,7 +127,7 @@ def genes_by_plates(
     if n_plates > 20:
         ax.xaxis.set_major_locator(MaxNLocator(10, steps=[1, 2, 5, 10], integer=True))
     ax.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,.0f}"))
+    ax.yaxis.set_major_formatter("{x:,.0f}")
     ax.set_xlim(0.4, n_plates + 0.6)
     ax.set_xlabel("plates on which a gene is highly variable")
     ax.set_ylabel("genes")

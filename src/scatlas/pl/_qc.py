@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+from matplotlib.ticker import MaxNLocator
 
 from scatlas.errors import InputError
 from scatlas.pl._style import (
@@ -15,6 +15,7 @@ from scatlas.pl._style import (
     INK,
     MANY_PLATES,
     ORANGE,
+    SLANTED,
     colours,
     figure,
     name_plate,
@@ -240,8 +241,7 @@ def _powers_of_ten(ax: Axes, bottom: float, top: float) -> None:
         marks = np.log10(values.clip(min=1e-3)).tolist()
         seen = [mark for mark in marks if bottom <= mark <= top]
     ax.set_yticks(seen)
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{10**y:,.0f}"))
-    ax.yaxis.set_minor_formatter(NullFormatter())
+    ax.yaxis.set_major_formatter(lambda y, _: f"{10**y:,.0f}")
 
 
 _RULES = {
@@ -309,7 +309,7 @@ def cells_kept(summaries: Mapping[str, Mapping[str, Any]]) -> Figure:
     bars.grid(visible=False, axis="y")
     bars.set_xlim(0, max(1, total.max()) * 1.34)
     bars.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    bars.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
+    bars.xaxis.set_major_formatter("{x:,.0f}")
     bars.set_xlabel("cells")
     if rules:
         _removed(axes[1], rules, [removed[name] for name in plates], total)
@@ -374,9 +374,7 @@ def _removed(
             fontsize=8,
             color="white" if value > dark else INK,
         )
-    ax.set_xticks(range(len(rules)), [_RULES.get(rule, rule) for rule in rules])
-    for label in ax.get_xticklabels():
-        label.set(rotation=40, ha="right", rotation_mode="anchor")
+    ax.set_xticks(range(len(rules)), [_RULES.get(rule, rule) for rule in rules], **SLANTED)
     ax.set_yticks([])
     ax.grid(visible=False)
     ax.spines[:].set_visible(False)

@@ -17,6 +17,7 @@ from scatlas.io.files.atomic import atomic_path
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
+    from typing import Any
 
     from matplotlib.axes import Axes
 
@@ -52,6 +53,10 @@ _RC = {
     "ytick.labelcolor": "#333333",
     "ytick.labelsize": 8,
 }
+
+# Names under an axis that would run into each other; text on a picture.
+SLANTED: dict[str, Any] = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
+OUTLINE = [withStroke(linewidth=2.5, foreground="white")]
 
 INK = "#222222"
 BLUE = "#0072b2"
@@ -114,16 +119,14 @@ def short(name: str, longest: int = 24) -> str:
     return f"{name[: longest - tail - 1]}…{name[-tail:]}"
 
 
-def plate_ticks(ax: Axes, names: Sequence[str]) -> None:
+def plate_ticks(ax: Axes, names: Sequence[str], *, slanted: bool = False) -> None:
     """Name the plates under the axis, slanted where they would run into each other."""
     labels = [short(name, 32) for name in names]
-    ax.set_xticks(range(len(names)), labels)
     whole = ax.get_figure(root=True)
     assert whole is not None
     room = whole.get_figwidth() * 9 / max(1, len(names))  # characters under each plate
-    if max(map(len, labels), default=0) > room:
-        for label in ax.get_xticklabels():
-            label.set(rotation=40, ha="right", rotation_mode="anchor")
+    slanted = slanted or max(map(len, labels), default=0) > room
+    ax.set_xticks(range(len(names)), labels, **(SLANTED if slanted else {}))
 
 
 def name_plate(ax: Axes, text: str, at: tuple[float, float], side: int, level: int) -> None:
@@ -137,7 +140,7 @@ def name_plate(ax: Axes, text: str, at: tuple[float, float], side: int, level: i
         ha="left" if side > 0 else "right",
         fontsize=7,
         color=INK,
-        path_effects=[withStroke(linewidth=2.5, foreground="white")],
+        path_effects=OUTLINE,
         arrowprops={"arrowstyle": "-", "linewidth": 0.5, "color": INK},
         zorder=4,
     )

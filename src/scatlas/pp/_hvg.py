@@ -181,10 +181,8 @@ def highly_variable_genes(
     Biology 22 (2021): pearson_residuals. Reference implementation: scanpy 1.11.5,
     ``preprocessing/_highly_variable_genes.py`` and that of ``experimental/pp``.
     """
-    from scatlas.elements import get_array
-
     check_flavor(flavor)
-    x = get_array(adata, layer)
+    x = elements.get_array(adata, layer)
     if x.shape[0] == 0:
         raise InputError("highly_variable_genes needs at least one cell, but the AnnData has none")
     if x.shape[1] == 0:

@@ -6,16 +6,18 @@ import logging
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+import scipy.sparse as sp
+
 from scatlas import blocks, elements
 from scatlas._util.numbers import random_state_of, whole_number
 from scatlas.arrays.kinds import kind_of
 from scatlas.errors import InputError
+from scatlas.matrix import knn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    import numpy as np
-    import scipy.sparse as sp
     from anndata import AnnData
     from numpy.typing import NDArray
 
@@ -238,8 +240,6 @@ def _search(
 
         logger.info("neighbours of %d cells in %d dimensions: exact search on the GPU", *x.shape)
         return inverted_lists_gpu.exact(x, n_neighbors, metric=metric)
-    from scatlas.matrix import knn
-
     x = elements.to_contiguous(x)
     options: dict[str, Any] = {"metric_kwds": _with_spread(x, metric, metric_kwds)}
     find: Callable[..., tuple[np.ndarray, np.ndarray]] = knn.exact
@@ -270,8 +270,6 @@ def _search(
 
 def _check_found(indices: Any, distances: Any, metric: Any) -> None:
     """Refuse what a search gives for distances that are NaN or infinite, neighbours -1 among it."""
-    import numpy as np
-
     known = (distances <= np.finfo(np.float32).max) & (indices >= 0)  # weights are float32
     bad = blocks.on_host(~known.all(axis=1))
     if bad.any():
@@ -287,8 +285,6 @@ def _with_spread(x: Any, metric: Any, metric_kwds: Mapping[str, Any]) -> Mapping
     """Arguments of a metric that needs the spread of all cells, completed as scikit-learn would. It
     does so itself where all distances are computed at once, not in blocks of cells.
     """
-    import numpy as np
-
     if metric not in {"mahalanobis", "seuclidean"} or metric_kwds or blocks.is_sparse(x):
         return metric_kwds
     x = x.astype(np.float64)
@@ -329,9 +325,6 @@ def _suits_gpu(
 
 def _neighbor_matrix(indices: np.ndarray, values: np.ndarray) -> sp.csr_matrix:
     """CSR of the neighbours' values without each cell's own, in order of distance."""
-    import numpy as np
-    import scipy.sparse as sp
-
     n_cells, width = indices.shape[0], indices.shape[1] - 1
     # SciPy's graph routines want 32-bit indices; below 2^31 entries they hold everything.
     wide = np.int64 if n_cells * width > np.iinfo(np.int32).max else np.int32
@@ -348,9 +341,6 @@ def connectivities(indices: np.ndarray, distances: np.ndarray) -> sp.csr_matrix:
     McInnes, Healy, Melville (2018), section 3.1: fuzzy union of each cell's own weights, in
     umap-learn's order of operations. No sum runs over cells: nothing depends on threads.
     """
-    import numpy as np
-    import scipy.sparse as sp
-
     if kind_of(indices).gpu:
         from scatlas.kernels.graphs import umap_gpu
 

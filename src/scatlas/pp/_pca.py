@@ -126,8 +126,6 @@ def pca(
     """
     from anndata import AnnData
 
-    from scatlas.elements import check_array, get_array
-
     if chunked or chunk_size is not None:
         raise InputError(
             "chunked PCA is an approximation that scatlas does not offer: leave out chunked and "
@@ -142,7 +140,7 @@ def pca(
         raise InputError(msg)
     is_adata = isinstance(data, AnnData)
     adata = data.copy() if is_adata and copy else data
-    x = get_array(adata, layer) if is_adata else check_array(data, "the array")
+    x = elements.get_array(adata, layer) if is_adata else elements.check_array(data, "the array")
     if not is_adata and layer is not None:
         raise InputError("layer refers to an AnnData, not to an array")
     mask_param, mask = _mask_var(

@@ -94,6 +94,8 @@ def calculate_qc_metrics(
         below 1 or above the number of genes, when `adata.raw` lacks genes of `adata` whose metrics
         are to be written there, or when totals of integers may not fit 64 bits.
     """
+    from scatlas.kernels.counts.qc_cpu import sum_dtype
+
     x = elements.get_matrix(adata, layer=layer, use_raw=use_raw)
     if inplace:
         elements.get_table(adata, "obs"), elements.get_table(adata, "var")
@@ -108,9 +110,9 @@ def calculate_qc_metrics(
     masks = _masks(adata, names, genes, use_raw=use_raw)
     ns = _ranks(percent_top, genes.size)
     sums = _qc_sums(x, masks, ns)
-    kind = f"{var_type}_by_{expr_type}"
-    obs = _cell_table(adata, sums, expr_type, var_type, kind, names, ns, x.dtype, log1p=log1p)
-    var = _gene_table(adata.n_obs, genes, sums, expr_type, x.dtype, log1p=log1p)
+    kind, dtype = f"{var_type}_by_{expr_type}", sum_dtype(x.dtype)
+    obs = _cell_table(adata, sums, expr_type, var_type, kind, names, ns, dtype, log1p=log1p)
+    var = _gene_table(adata.n_obs, genes, sums, expr_type, dtype, log1p=log1p)
     if not inplace:
         return obs, var
     own_values = {name: columns.in_order(var[name], adata.var_names, "adata.raw") for name in var}
@@ -168,21 +170,18 @@ def _cell_table(
     kind: str,
     names: list[str],
     ns: list[int],
-    dtype: np.dtype,
+    dtype: type,
     *,
     log1p: bool,
 ) -> pd.DataFrame:
-    """Table of the cells, columns in scanpy's order."""
-    from scatlas.kernels.counts.qc_cpu import sum_dtype
-
-    totals: np.ndarray = sums.totals.astype(sum_dtype(dtype))
-    masked: np.ndarray = sums.masked.astype(sum_dtype(dtype))
-    top = sums.top
+    """Table of the cells, columns in scanpy's order, totals of a type."""
+    totals: np.ndarray = sums.totals.astype(dtype)
+    masked: np.ndarray = sums.masked.astype(dtype)
     columns = {f"n_{kind}": sums.n_genes, f"total_{expr}": totals}
     logged = set(columns)
     with np.errstate(invalid="ignore", divide="ignore"):  # empty cells: 0/0 is NaN
         for k, n in enumerate(ns):
-            columns[f"pct_{expr}_in_top_{n}_{var}"] = top[:, k] / totals * 100
+            columns[f"pct_{expr}_in_top_{n}_{var}"] = sums.top[:, k] / totals * 100
         for k, name in enumerate(names):
             columns[f"total_{expr}_{name}"] = masked[:, k]
             logged.add(f"total_{expr}_{name}")
@@ -191,17 +190,15 @@ def _cell_table(
 
 
 def _gene_table(
-    n_cells: int, genes: pd.Index, sums: QCSums, expr: str, dtype: np.dtype, *, log1p: bool
+    n_cells: int, genes: pd.Index, sums: QCSums, expr: str, dtype: type, *, log1p: bool
 ) -> pd.DataFrame:
     """Table of the genes, columns in scanpy's order."""
-    from scatlas.kernels.counts.qc_cpu import sum_dtype
-
     with np.errstate(invalid="ignore"):  # no cells at all: 0/0 is NaN
         columns = {
             f"n_cells_by_{expr}": sums.n_cells,
             f"mean_{expr}": sums.gene_totals / np.int64(n_cells),
             f"pct_dropout_by_{expr}": (1 - sums.n_cells / np.int64(n_cells)) * 100,
-            f"total_{expr}": sums.gene_totals.astype(sum_dtype(dtype)),
+            f"total_{expr}": sums.gene_totals.astype(dtype),
         }
     logged = {f"mean_{expr}", f"total_{expr}"} if log1p else set()
     return _with_logarithms(columns, logged, genes)

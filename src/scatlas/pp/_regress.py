@@ -79,9 +79,7 @@ def regress_out(
     Gram-Schmidt with reorthogonalisation. Reference implementation: scanpy 1.11.5,
     ``preprocessing/_simple.py``.
     """
-    from scatlas.elements import get_array
-
-    x = get_array(adata, layer)
+    x = elements.get_array(adata, layer)
     if x.shape[0] == 0:
         raise InputError("regress_out needs at least one cell, but the AnnData has none")
     regressors = _regressors(adata, keys)

@@ -82,8 +82,6 @@ def scale(
         x = elements.check_array(data, "the array")
         return _scale(x, zero_center, max_value, _mask(mask_obs, x), owned=False)[0]
 
-    from scatlas.elements import get_array
-
     adata = data.copy() if copy else data
     if adata.is_view:  # a view would write through to its parent's X
         adata._init_as_actual(adata.copy())
@@ -95,7 +93,7 @@ def scale(
     if obsm is not None and layer is not None:
         raise InputError("scale takes a layer or an element of obsm, not both")
     owned = elements.owns_matrix(adata, layer=layer, obsm=obsm)
-    x = get_array(adata, layer) if obsm is None else elements.get_obsm(adata, obsm)
+    x = elements.get_array(adata, layer) if obsm is None else elements.get_obsm(adata, obsm)
     scaled, mean, sd = _scale(x, zero_center, max_value, _mask(mask_obs, adata), owned=owned)
     if obsm is None:
         adata.var[names[0]] = mean

@@ -83,14 +83,12 @@ def scrublet(
         No such column, too few cells or variable genes for the components, or a parameter out
         of bounds.
     """
-    from scatlas.elements import get_array
-
     labels = None
     if batch_key is not None:
         labels = columns.get_labels(elements.get_table(adata, "obs"), batch_key, "batch_key")
     random_state = seed_number(random_state)
     found = scrublet_of_counts(
-        get_array(adata, None),
+        elements.get_array(adata, None),
         adata.var_names,
         batch=labels,
         sim_doublet_ratio=sim_doublet_ratio,

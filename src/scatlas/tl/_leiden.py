@@ -6,7 +6,7 @@ import logging
 import random
 from contextlib import contextmanager
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -130,7 +130,8 @@ def leiden(
         check_not_negative(adjacency, f"leiden with flavor={flavor!r}")
     restriction = None if restrict_to is None else _restriction(adata, restrict_to)
     if restriction is not None:
-        adjacency = adjacency[restriction.cells][:, restriction.cells]
+        cells, labels, part = restriction
+        adjacency = adjacency[cells][:, cells]
 
     args = {**clustering_args, "n_iterations": n_iterations}
     if flavor == "rounds":
@@ -155,9 +156,8 @@ def leiden(
     found = pd.Categorical.from_codes(membership, numbers)
     if restriction is not None:
         key_added = "leiden_R" if key_added == "leiden" else key_added
-        names = restriction.labels
-        names[restriction.cells] = [f"{restriction.name},{name}" for name in found]
-        found = pd.Categorical(names, categories=natsorted(set(names[~pd.isna(names)])))
+        labels[cells] = [f"{part},{name}" for name in found]
+        found = pd.Categorical(labels, categories=natsorted(set(labels[~pd.isna(labels)])))
     adata.obs[key_added] = found
     adata.uns[key_added] = {
         "params": {
@@ -266,16 +266,10 @@ def _by_size(labels: np.ndarray) -> np.ndarray:
     return rank[label]
 
 
-class _Restriction(NamedTuple):
-    """Cells to cluster, bool [cells]; the labels of all as texts or None; the name of the part."""
-
-    cells: np.ndarray
-    labels: np.ndarray
-    name: str
-
-
-def _restriction(adata: AnnData, restrict_to: Any) -> _Restriction:
-    """Cells whose column is one of the categories of ``(column, categories)``."""
+def _restriction(adata: AnnData, restrict_to: Any) -> tuple[np.ndarray, np.ndarray, str]:
+    """Cells whose column is one of the categories of ``(column, categories)``, bool [cells]; the
+    labels of all as texts or None; and the name of the part.
+    """
     if isinstance(restrict_to, str) or len(restrict_to) != 2:
         msg = f"restrict_to is {restrict_to!r}: pass a column and its categories, ('leiden', ['1'])"
         raise InputError(msg)
@@ -290,7 +284,7 @@ def _restriction(adata: AnnData, restrict_to: Any) -> _Restriction:
             f"of {natsorted(set(labels) - {None})}"
         )
         raise InputError(msg)
-    return _Restriction(cells, labels, "-".join(names))
+    return cells, labels, "-".join(names)
 
 
 def _takes_modularity(flavor: str, partition_type: type | None, args: dict[str, Any]) -> bool:

@@ -9,7 +9,6 @@ import numpy as np
 
 from scatlas import blocks, columns, elements
 from scatlas._util.numbers import whole_number
-from scatlas.elements import check_array
 from scatlas.errors import InputError
 from scatlas.kernels.moments.group_sums_cpu import SumKinds
 from scatlas.matrix.rank_statistics import log_fold_changes, welch
@@ -151,7 +150,7 @@ def rank_genes_groups(
     elements.check_not_backed(adata)
     use_raw = adata.raw is not None if use_raw is None else use_raw
     x = elements.get_matrix(adata, layer=layer, use_raw=use_raw, all_floats=method != "logreg")
-    x = check_array(x, "the matrix to rank genes by", all_floats=True)
+    x = elements.check_array(x, "the matrix to rank genes by", all_floats=True)
     names = adata.raw.var_names if use_raw else adata.var_names
     genes = _genes_of_mask(adata, mask_var, use_raw=use_raw)
     names = names if genes is None else names[genes]

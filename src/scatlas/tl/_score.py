@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 from functools import reduce
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from scatlas import blocks, columns, elements
 from scatlas._util.numbers import random_state_of, whole_number
-from scatlas.elements import check_array
 from scatlas.errors import InputError
 from scatlas.kernels.dispatch import kernels_for
 
@@ -22,13 +21,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 logger = logging.getLogger(__name__)
-
-
-class _Request(NamedTuple):
-    """A set of genes to score the cells by, and the number of control genes per bin."""
-
-    genes: list[str]
-    ctrl_size: int
 
 
 @blocks.passes(2, "means of the genes, then the scores")
@@ -100,7 +92,7 @@ def score_genes(
     adata = adata.copy() if copy else adata
     (score,) = _scores(
         adata,
-        [_Request(columns.as_names(gene_list, "gene_list"), ctrl_size)],
+        [(columns.as_names(gene_list, "gene_list"), ctrl_size)],
         ctrl_as_ref=ctrl_as_ref,
         gene_pool=gene_pool,
         n_bins=n_bins,
@@ -155,7 +147,7 @@ def score_genes_cell_cycle(
     size = min(map(len, sets))
     s_score, g2m_score = _scores(
         adata,
-        [_Request(genes, size) for genes in sets],
+        [(genes, size) for genes in sets],
         ctrl_as_ref=ctrl_as_ref,
         gene_pool=gene_pool,
         n_bins=n_bins,
@@ -171,7 +163,7 @@ def score_genes_cell_cycle(
 
 def _scores(
     adata: AnnData,
-    requests: Sequence[_Request],
+    requests: list[tuple[list[str], int]],
     *,
     ctrl_as_ref: bool,
     gene_pool: Sequence[str] | pd.Index | None,
@@ -180,14 +172,16 @@ def _scores(
     use_raw: bool | None,
     layer: str | None,
 ) -> list[NDArray[np.float64]]:
-    """Scores [n_cells] by each of several sets of genes, in the same two passes, with the options
-    of :func:`scatlas.tl.score_genes`.
+    """Scores [n_cells] by each of several sets of genes with their numbers of control genes per
+    bin, in the same two passes, with the options of :func:`scatlas.tl.score_genes`.
     """
     n_bins = whole_number(n_bins, "n_bins", least=2)
     if use_raw is None:
         use_raw = layer is None and adata.raw is not None
     x = elements.as_rows(
-        check_array(elements.get_matrix(adata, layer=layer, use_raw=use_raw), "the matrix to score")
+        elements.check_array(
+            elements.get_matrix(adata, layer=layer, use_raw=use_raw), "the matrix to score"
+        )
     )
     if x.shape[0] == 0:
         raise InputError("score_genes needs at least one cell, but the AnnData has none")
@@ -196,8 +190,7 @@ def _scores(
         raise InputError("names of genes occur twice: call adata.var_names_make_unique() first")
     pool = _positions(gene_pool, names)
     wanted = [
-        (_find_genes(request.genes, names), whole_number(request.ctrl_size, "ctrl_size"))
-        for request in requests
+        (_find_genes(genes, names), whole_number(size, "ctrl_size")) for genes, size in requests
     ]
     means = _means_of_genes(x)
     masks = []

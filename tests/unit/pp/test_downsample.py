@@ -140,47 +140,6 @@ def test_draw(case, seed, replace):
     np.testing.assert_array_equal(turned, dense)
 
 
-def scattered(x, rng, index="int32", indptr="int64"):
-    """CSR of the same counts: genes in any order, some in several entries, explicit zeros."""
-    data, indices = [], []
-    for row in x:
-        part = rng.integers(0, row.astype(np.int64), endpoint=True).astype(x.dtype)
-        genes = np.tile(np.arange(row.size), 2)
-        order = rng.permutation(genes.size)
-        data.append(np.concatenate([part, row - part if x.dtype != bool else row & ~part])[order])
-        indices.append(genes[order])
-    ends = np.arange(len(x) + 1) * 2 * x.shape[1]
-    flat = (np.concatenate([*part, np.empty(0)]) for part in (data, indices))
-    data, indices = (part.astype(kind) for part, kind in zip(flat, (x.dtype, index), strict=True))
-    return blocks.csr(data, indices, ends.astype(indptr), x.shape[1])
-
-
-def summed(block):
-    """Dense counts, entries of one gene added up."""
-    out = np.zeros(block.shape, np.int64)
-    rows = np.repeat(np.arange(block.shape[0]), np.diff(block.indptr))
-    np.add.at(out, (rows, block.indices), block.data.astype(np.int64))
-    return out
-
-
-@given(case=cases(), seed=st.integers(0, 2**64 - 1), replace=st.booleans())
-@few
-def test_draw_does_not_depend_on_how_rows_are_stored(case, seed, replace):
-    x, block, targets, cells = case
-    if replace:
-        targets = np.where(x.any(axis=1), targets, -1)
-    options = {"seed": seed, "replace": replace, "dtype": np.int64}
-    expected = downsample_cpu.draw_counts(block, cells, targets, **options)
-    same = scattered(x, np.random.default_rng(seed), block.indices.dtype, block.indptr.dtype)
-    np.testing.assert_array_equal(summed(same), x)
-    before = [part.copy() for part in (same.data, same.indices, same.indptr)]
-    got = downsample_cpu.draw_counts(same, cells, targets, **options)
-    for part, old in zip((same.data, same.indices, same.indptr), before, strict=True):
-        np.testing.assert_array_equal(part, old)
-    assert (got.indices.dtype, got.indptr.dtype) == (block.indices.dtype, block.indptr.dtype)
-    np.testing.assert_array_equal(summed(got), expected.toarray())
-
-
 def test_large_counts():
     """Totals whose numbers need all 32 bits, and numbers that are drawn again to have no bias."""
     x = csr(np.array([[3 * 2**29, 0, 5, 3 * 2**29 - 10]], np.int64))
@@ -208,68 +167,53 @@ COUNTS = np.array([40, 0, 25, 3, 1, 31, 100])
 N = 20_000
 
 
+def law_of(target, *, replace):
+    """Mean and covariance of the drawn counts of COUNTS."""
+    total = COUNTS.sum()
+    p = COUNTS / total
+    spread = target * (np.diag(p) - np.outer(p, p))
+    return target * p, spread if replace else spread * (total - target) / (total - 1)
+
+
 @pytest.mark.parametrize("replace", [False, True])
 def test_distribution_within_cells(replace):
-    """Means, variances and covariances of genes, and all probabilities of one."""
-    target, total = 60, COUNTS.sum()
-    import anndata as ad
-
+    """Means, variances and covariances of genes."""
+    target = 60
     adata = ad.AnnData(sp.csr_matrix(np.tile(COUNTS, (N, 1))))
     downsample_counts(adata, target, replace=replace)
     x = adata.X.toarray()
     assert (x.sum(axis=1) == target).all()
-    p = COUNTS / total
-    spread = target * (np.diag(p) - np.outer(p, p))
-    if not replace:
-        assert (x <= COUNTS).all()
-        spread = spread * (total - target) / (total - 1)
-    np.testing.assert_allclose(x.mean(axis=0), target * p, atol=4.5 * np.sqrt(spread.max() / N))
+    assert replace or (x <= COUNTS).all()
+    mean, spread = law_of(target, replace=replace)
+    np.testing.assert_allclose(x.mean(axis=0), mean, atol=4.5 * np.sqrt(spread.max() / N))
     np.testing.assert_allclose(np.cov(x.T), spread, atol=5 * spread.max() * np.sqrt(2 / N))
-    gene = 5
-    law = stats.binom(target, p[gene])
-    if not replace:
-        law = stats.hypergeom(total, COUNTS[gene], target)
-    common = np.flatnonzero(law.pmf(np.arange(target + 1)) * N > 8)
-    expected = law.pmf(common)
-    found = np.bincount(x[:, gene], minlength=target + 1)[common]
-    rest = [N - found.sum()], [1 - expected.sum()]
-    test = stats.chisquare([*found, *rest[0]], N * np.array([*expected, *rest[1]]))
-    assert test.pvalue > 0.001
     # Cells draw independently.
-    assert abs(np.corrcoef(x[1:, gene], x[:-1, gene])[0, 1]) < 4.5 / np.sqrt(N)
+    assert abs(np.corrcoef(x[1:, 5], x[:-1, 5])[0, 1]) < 4.5 / np.sqrt(N)
 
 
 @pytest.mark.parametrize("share", [_draw_without_replacement, _draw_with_replacement])
-@pytest.mark.parametrize("target", [0, 1, 15, 60, 199, 200])
+@pytest.mark.parametrize("target", [0, 60, 199, 200])
 def test_distribution_over_cells(share, target):
-    total = COUNTS.sum()
-    found = np.array([share(COUNTS, target, np.random.default_rng(i)) for i in range(3000)])
+    totals, n = COUNTS, 3000
+    found = np.array([share(totals, target, np.random.default_rng(i)) for i in range(n)])
     assert (found.sum(axis=1) == target).all()
-    p = COUNTS / total
-    spread = target * (np.diag(p) - np.outer(p, p))
-    if share is _draw_without_replacement:
-        assert (found <= COUNTS).all()
-        spread = spread * (total - target) / (total - 1)
-    np.testing.assert_allclose(
-        found.mean(axis=0), target * p, atol=4.5 * np.sqrt(spread.max() / 3000)
-    )
-    np.testing.assert_allclose(np.cov(found.T), spread, atol=5 * spread.max() * np.sqrt(2 / 3000))
+    assert share is _draw_with_replacement or (found <= totals).all()
+    mean, spread = law_of(target, replace=share is _draw_with_replacement)
+    np.testing.assert_allclose(found.mean(axis=0), mean, atol=4.5 * np.sqrt(spread.max() / n))
+    np.testing.assert_allclose(np.cov(found.T), spread, atol=5 * spread.max() * np.sqrt(2 / n))
 
 
-def test_more_counts_than_numpy_draws_from():
+@pytest.mark.parametrize("share", [_draw_without_replacement, _draw_with_replacement])
+def test_more_counts_than_numpy_draws_from(share):
     totals = np.full(5000, 10**9)
-    for share in (_draw_without_replacement, _draw_with_replacement):
-        for target in (5, 10**12, 4 * 10**12 + 1):
-            found = share(totals, target, np.random.default_rng(0))
-            assert found.sum() == target
-            assert found.min() >= 0
-            if target > 5:
-                mean, p = target / 5000, 1 / 5000
-                spread = np.sqrt(
-                    target * p * (1 - (target / 5e12 if share is _draw_without_replacement else 0))
-                )
-                assert np.abs(found - mean).max() < 5 * spread
-                assert np.abs(found - mean).max() > spread
+    for target in (5, 10**12, 4 * 10**12 + 1):
+        found = share(totals, target, np.random.default_rng(0))
+        assert found.sum() == target
+        assert found.min() >= 0
+        if target > 5:
+            left = 1 if share is _draw_with_replacement else 1 - target / 5e12
+            spread = np.sqrt(target / 5000 * left)
+            assert spread < np.abs(found - target / 5000).max() < 5 * spread
 
 
 # --- public function --------------------------------------------------------------------------
@@ -284,60 +228,26 @@ HOW = [
 
 
 @pytest.mark.parametrize("how", HOW, ids=str)
-def test_same_counts_for_every_kind_of_x(
-    array_type, block_loads, count_dtype, counts, make_adata, dense, how
-):
-    expected = make_adata(counts)
-    downsample_counts(expected, **how)
-    adata = make_adata(array_type(counts.astype(count_dtype)))
-    original = adata.X
-    assert downsample_counts(adata, **how) is None
-    assert adata.X is not original
-    assert adata.X.dtype == count_dtype
-    if array_type.is_dask:
-        assert adata.X.chunks == original.chunks
-        assert block_loads.passes() == ("total_counts" in how)
-    kind = getattr(adata.X, "_meta", adata.X)
-    assert sp.issparse(kind) == array_type.is_sparse
-    if sp.issparse(kind):
-        assert kind.format == array_type.name.removeprefix("dask-")
-    got = dense(adata.X)
-    assert got.dtype == count_dtype
-    np.testing.assert_array_equal(got, expected.X.toarray())
-    before, after = (x.sum(axis=1, dtype=np.int64) for x in (counts.toarray(), got))
-    if "total_counts" in how:
-        assert after.sum() == 1000
-    else:
-        np.testing.assert_array_equal(after, np.minimum(before, how["counts_per_cell"]))
-    assert how.get("replace") or (got <= counts.toarray()).all()
-    block_loads.assert_unchanged()
-
-
-@pytest.mark.parametrize("how", HOW, ids=str)
-def test_no_count_depends_on_the_blocks(block_loads, counts, make_adata, dense, how):
+def test_same_counts_for_every_kind_of_x(array_type, block_loads, counts, make_adata, dense, how):
     expected = make_adata(counts)
     downsample_counts(expected, **how, random_state=5)
-    for rows in (1, 13, 60):
-        adata = make_adata(block_loads.dask(counts, rows))
-        downsample_counts(adata, **how, random_state=5)
+    for rows in (1, 13) if array_type.is_dask else (None,):
+        block_loads.reset()
+        adata = make_adata(array_type(counts, rows=rows))
+        original = adata.X
+        assert downsample_counts(adata, **how, random_state=5) is None
+        assert adata.X is not original
+        if array_type.is_dask:
+            assert adata.X.chunks == original.chunks
+            assert block_loads.per_block()[-1] == ("total_counts" in how)
         np.testing.assert_array_equal(dense(adata.X), expected.X.toarray())
+    kind = getattr(adata.X, "_meta", adata.X)
+    assert type(kind) is type(getattr(original, "_meta", original))
+    block_loads.assert_unchanged()
     other = make_adata(counts)
     downsample_counts(other, **how, random_state=2**64 - 1)
     assert (other.X != expected.X).nnz
     downsample_counts(other, **how, random_state=None)
-
-
-@pytest.mark.parametrize("how", HOW, ids=str)
-def test_no_count_depends_on_how_x_is_stored(block_loads, counts, make_adata, dense, how):
-    expected = make_adata(counts)
-    downsample_counts(expected, **how)
-    rows = scattered(counts.toarray(), np.random.default_rng(0))
-    genes = scattered(counts.T.toarray(), np.random.default_rng(0))
-    columns = sp.csc_matrix((genes.data, genes.indices, genes.indptr), shape=counts.shape)
-    for x in (rows, columns, block_loads.dask(rows, 13)):
-        adata = make_adata(x)
-        downsample_counts(adata, **how)
-        np.testing.assert_array_equal(dense(adata.X), expected.X.toarray())
 
 
 def test_cells_and_data_without_more_stay_as_they_are(counts, make_adata):
@@ -374,15 +284,6 @@ def test_small_integers_get_wider_with_replacement(make_adata):
         assert wide.max() > 255
         assert (wide.sum(axis=1) == 340).all()
         assert downsample_counts(adata, 99, replace=True, copy=True).X.dtype == np.uint8
-
-
-def test_views(counts, make_adata):
-    parent = make_adata(counts.copy())
-    view = parent[:30]
-    with pytest.warns(UserWarning, match="Received a view"):
-        downsample_counts(view, 5)
-    assert not view.is_view
-    assert (counts != parent.X).nnz == 0
 
 
 def test_errors(counts, make_adata, block_loads):

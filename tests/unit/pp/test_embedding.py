@@ -1,9 +1,10 @@
-"""Neighbours, UMAP and Leiden: plain references, threads, Dask, errors. (scanpy: tests/parity.)"""
+"""Neighbours, UMAP and Leiden: threads, Dask, searches, errors. (Values: tests/parity.)"""
 
 from __future__ import annotations
 
 import random
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import anndata as ad
@@ -51,44 +52,6 @@ def graph() -> ad.AnnData:
     adata = blobs(300, 3, distance=1.0)
     neighbors(adata, n_neighbors=10)
     return adata
-
-
-def plain_neighbours(x: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    x = x.astype(np.float64)
-    d = np.sqrt(((x[:, None] - x[None]) ** 2).sum(axis=2))
-    np.fill_diagonal(d, -1)
-    order = np.argsort(d, axis=1, kind="stable")[:, :k]
-    d[np.diag_indices_from(d)] = 0
-    return order, np.take_along_axis(d, order, axis=1)
-
-
-def test_exact_neighbours_are_the_nearest(graph: ad.AnnData) -> None:
-    order, distances = plain_neighbours(graph.obsm["X_pca"], 10)
-    found = graph.obsp["distances"]
-    np.testing.assert_array_equal(found.indices.reshape(300, 9), order[:, 1:])
-    np.testing.assert_allclose(found.data.reshape(300, 9), distances[:, 1:], rtol=1e-6)
-
-
-def test_connectivities_follow_the_formula(graph: ad.AnnData) -> None:
-    """Fuzzy union of exp(-(d - rho) / sigma), with sigma such that a row sums to log2(k)."""
-    order, distances = plain_neighbours(graph.obsm["X_pca"], 10)
-    directed = np.zeros((300, 300))
-    for i in range(300):
-        beyond = np.maximum(distances[i, 1:] - distances[i, 1], 0)
-        low, high = 1e-6, 1e6
-        for _ in range(200):
-            sigma = (low * high) ** 0.5
-            if np.exp(-beyond / sigma).sum() > np.log2(10):
-                high = sigma
-            else:
-                low = sigma
-        directed[i, order[i, 1:]] = np.exp(-beyond / sigma)
-    want = directed + directed.T - directed * directed.T
-    found = graph.obsp["connectivities"]
-    assert found.dtype == np.float32
-    # umap-learn stops its search for sigma at 1e-5
-    np.testing.assert_allclose(found.toarray(), want, atol=1e-4)
-    assert (found != found.T).nnz == 0
 
 
 def test_blocks_and_threads_do_not_change_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,24 +262,48 @@ def test_leiden_takes_other_graphs(graph: ad.AnnData) -> None:
         assert list(tl.leiden(adata, **options, copy=True).obs["leiden"]) == want
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"n_neighbors": 1}, "n_neighbors=1 .* whole number from 2 on"),
-        ({"method": "gauss"}, "method='umap'"),
-        ({"knn": False}, "knn=True"),
-        ({"transformer": "rapids"}, "'pynndescent'"),
-        ({"transformer": "ivf", "metric": "manhattan"}, "leave transformer out"),
-        ({"recall": 1.2}, "at most 1"),
-        ({"use_rep": "X_other"}, "no 'X_other' in obsm"),
-        ({"n_pcs": 13}, "n_pcs=13 .* from 1 to 12"),
-        ({"n_neighbors": 5.5}, "n_neighbors=5.5 is not possible: give a whole number"),
-        ({"transformer": "pynndescent", "random_state": -1}, "random_state=-1 is not possible"),
-    ],
-)
-def test_neighbors_errors(options: dict, message: str) -> None:
+ERRORS = [
+    (neighbors, {"n_neighbors": 1}, "n_neighbors=1 .* whole number from 2 on"),
+    (neighbors, {"method": "gauss"}, "method='umap'"),
+    (neighbors, {"knn": False}, "knn=True"),
+    (neighbors, {"transformer": "rapids"}, "'pynndescent'"),
+    (neighbors, {"transformer": "ivf", "metric": "manhattan"}, "leave transformer out"),
+    (neighbors, {"recall": 1.2}, "at most 1"),
+    (neighbors, {"use_rep": "X_other"}, "no 'X_other' in obsm"),
+    (neighbors, {"n_pcs": 13}, "n_pcs=13 .* from 1 to 12"),
+    (neighbors, {"n_neighbors": 5.5}, "n_neighbors=5.5 is not possible: give a whole number"),
+    (neighbors, {"transformer": "pynndescent", "random_state": -1}, "random_state=-1 is not poss"),
+    (tl.umap, {"method": "rapids"}, "method='umap' or 'umap-learn'"),
+    (tl.umap, {"negative_sample_rate": 2.5}, "a whole number from 0 on"),
+    (tl.umap, {"n_components": 0}, "n_components=0 is not possible: give a whole number from 1 on"),
+    (tl.umap, {"maxiter": -1}, "maxiter=-1"),
+    (tl.umap, {"min_dist": np.nan}, "min_dist=nan is not possible: give a finite number from 0 on"),
+    (tl.umap, {"random_state": "0"}, "random_state='0' is not possible"),
+    (tl.umap, {"init_pos": "paga"}, "neither 'spectral', 'random' nor a key"),
+    (tl.umap, {"init_pos": np.zeros((3, 2))}, "cells x n_components"),
+    (tl.umap, {"neighbors_key": "other"}, r"run sa\.pp\.neighbors first"),
+    (tl.leiden, {"flavor": "louvain"}, "'igraph', 'leidenalg' or 'rounds'"),
+    (tl.leiden, {"flavor": "igraph", "directed": True}, "directed=False"),
+    (tl.leiden, {"flavor": "igraph", "partition_type": object}, "partition_type"),
+    (tl.leiden, {"flavor": "rounds", "beta": 0.1}, "does not offer beta"),
+    (tl.leiden, {"flavor": "rounds", "resolution": None}, "does not offer resolution=None"),
+    (tl.leiden, {"obsp": "mine"}, "no 'mine' in obsp"),
+    (tl.leiden, {"obsp": "distances", "neighbors_key": "neighbors"}, "pass one of them"),
+    (tl.leiden, {"neighbors_key": "other"}, r"run sa\.pp\.neighbors first"),
+    (tl.leiden, {"flavor": "rounds", "resolution": np.nan}, "resolution=nan is not possible"),
+    (tl.leiden, {"resolution": "1"}, "resolution='1' is not possible: give a finite number from 0"),
+    (tl.leiden, {"random_state": -1}, "random_state=-1 is not possible"),
+    (tl.leiden, {"adjacency": np.eye(3)}, r"shape \(3, 3\), but there are"),
+    (tl.leiden, {"adjacency": sp.eye(300, format="csr") * -1}, "negative weights"),
+    (tl.leiden, {"restrict_to": ("blobs", ["0"])}, "obs has no column 'blobs'"),
+    (tl.leiden, {"restrict_to": ("blob", ["0", "9"])}, "which are not all in obs"),
+]
+
+
+@pytest.mark.parametrize(("function", "options", "message"), ERRORS)
+def test_errors(graph: ad.AnnData, function: Any, options: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        neighbors(blobs(30, 2, distance=1.0), **options)
+        function(graph, **options)
 
 
 def test_neighbors_needs_components_cells_and_numbers() -> None:
@@ -343,7 +330,8 @@ def test_size_and_metric_choose_the_search(
 ) -> None:
     monkeypatch.setattr(knn, "EXACT_UP_TO", 20)
     monkeypatch.setattr(inverted_lists, "FASTER_FROM", 29)
-    monkeypatch.setattr(knn, "approximate", lambda x, n, **_: plain_neighbours(x, n))
+    exact = partial(knn.exact, metric="euclidean", metric_kwds={})
+    monkeypatch.setattr(knn, "approximate", lambda x, n, **_: exact(x, n))
     caplog.set_level("INFO")
 
     def params(n_cells: int, **options: Any) -> dict:
@@ -376,50 +364,6 @@ def test_inverted_lists_do_not_depend_on_blocks(block_loads) -> None:
     for key in ("distances", "connectivities"):
         np.testing.assert_array_equal(plain.obsp[key].indices, lazy.obsp[key].indices)
         np.testing.assert_array_equal(plain.obsp[key].data, lazy.obsp[key].data)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"method": "rapids"}, "method='umap' or 'umap-learn'"),
-        ({"negative_sample_rate": 2.5}, "a whole number from 0 on"),
-        ({"n_components": 0}, "n_components=0 is not possible: give a whole number from 1 on"),
-        ({"maxiter": -1}, "maxiter=-1"),
-        ({"min_dist": np.nan}, "min_dist=nan is not possible: give a finite number from 0 on"),
-        ({"random_state": "0"}, "random_state='0' is not possible"),
-        ({"init_pos": "paga"}, "neither 'spectral', 'random' nor a key"),
-        ({"init_pos": np.zeros((3, 2))}, "cells x n_components"),
-        ({"neighbors_key": "other"}, r"run sa\.pp\.neighbors first"),
-    ],
-)
-def test_umap_errors(graph: ad.AnnData, options: dict, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        tl.umap(graph, **options)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"flavor": "louvain"}, "'igraph', 'leidenalg' or 'rounds'"),
-        ({"flavor": "igraph", "directed": True}, "directed=False"),
-        ({"flavor": "igraph", "partition_type": object}, "partition_type"),
-        ({"flavor": "rounds", "beta": 0.1}, "does not offer beta"),
-        ({"flavor": "rounds", "resolution": None}, "does not offer resolution=None"),
-        ({"obsp": "mine"}, "no 'mine' in obsp"),
-        ({"obsp": "distances", "neighbors_key": "neighbors"}, "pass one of them"),
-        ({"neighbors_key": "other"}, r"run sa\.pp\.neighbors first"),
-        ({"flavor": "rounds", "resolution": np.nan}, "resolution=nan is not possible"),
-        ({"resolution": "1"}, "resolution='1' is not possible: give a finite number from 0 on"),
-        ({"random_state": -1}, "random_state=-1 is not possible"),
-        ({"adjacency": np.eye(3)}, r"shape \(3, 3\), but there are"),
-        ({"adjacency": sp.eye(300, format="csr") * -1}, "negative weights"),
-        ({"restrict_to": ("blobs", ["0"])}, "obs has no column 'blobs'"),
-        ({"restrict_to": ("blob", ["0", "9"])}, "which are not all in obs"),
-    ],
-)
-def test_leiden_errors(graph: ad.AnnData, options: dict, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        tl.leiden(graph, **options)
 
 
 def test_graph_gone_missing(graph: ad.AnnData) -> None:

@@ -33,25 +33,6 @@ def shifted() -> ad.AnnData:
     return ad.AnnData(obs=obs, obsm={"X_pca": x.astype(np.float32)})
 
 
-def test_plates_mix_and_lines_stay_apart(shifted: ad.AnnData):
-    adata = shifted.copy()
-    before = adata.obsm["X_pca"].copy()
-    assert sa.pp.harmony_integrate(adata, "plate") is None
-    moved = adata.obsm["X_pca_harmony"]
-    assert moved.dtype == np.float32
-    assert moved.shape == (N, DIMS)
-    np.testing.assert_array_equal(adata.obsm["X_pca"], before)
-    for rep, key in (("X_pca", "before"), ("X_pca_harmony", "after")):
-        sa.pp.neighbors(adata, 15, use_rep=rep, key_added=key)
-        for column in ("plate", "line"):
-            sa.tl.lisi(adata, column, neighbors_key=key, key_added=f"{column}_{key}")
-    mean = adata.obs.mean(numeric_only=True)
-    assert mean["plate_before"] < 1.1
-    # Fourteen neighbours of three plates at random: 2.6.
-    assert 2.4 < mean["plate_after"] < 2.7
-    assert mean["line_after"] <= mean["line_before"] + 1e-3 < 1.01
-
-
 def test_it_is_what_harmonypy_gives(shifted: ad.AnnData):
     from harmonypy import run_harmony
 
@@ -61,6 +42,7 @@ def test_it_is_what_harmonypy_gives(shifted: ad.AnnData):
     theirs = run_harmony(x, shifted.obs, keys, verbose=False, **options).Z_corr
     ours = sa.pp.harmony_integrate(shifted, keys, copy=True, **options)
     assert "X_pca_harmony" not in shifted.obsm
+    assert ours.obsm["X_pca_harmony"].dtype == np.float32
     np.testing.assert_array_equal(ours.obsm["X_pca_harmony"], theirs.astype(np.float32))
     other = sa.pp.harmony_integrate(shifted, "plate", copy=True, **options)
     assert not np.array_equal(other.obsm["X_pca_harmony"], ours.obsm["X_pca_harmony"])

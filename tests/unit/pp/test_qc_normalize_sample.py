@@ -1,6 +1,6 @@
-"""QC metrics, filters, normalisation, logarithm and sampling on every kind of X.
+"""QC metrics, filters, normalisation, logarithm and sampling: passes, keys, owners, errors.
 
-Results are compared with plain NumPy; tests/parity compares them with scanpy.
+Values are compared in tests/adversarial and tests/parity.
 """
 
 from __future__ import annotations
@@ -8,10 +8,8 @@ from __future__ import annotations
 import subprocess
 import sys
 from functools import partial
-from typing import Any
 
 import anndata as ad
-import dask.array as da
 import numpy as np
 import pandas as pd
 import pytest
@@ -22,22 +20,11 @@ from scatlas import elements
 from scatlas.errors import InputError
 from tests.conftest import to_dense
 
-# What test_every_pass_is_declared knows how to call.
-CALLS = {
-    "calculate_qc_metrics": lambda a: sa.pp.calculate_qc_metrics(
-        a, qc_vars=["mt", "other"], percent_top=[5, 50], inplace=True
-    ),
-    "filter_cells": lambda a: sa.pp.filter_cells(a, min_genes=3),
-    "filter_genes": lambda a: sa.pp.filter_genes(a, min_counts=3),
-    "normalize_total": sa.pp.normalize_total,
-    "log1p": sa.pp.log1p,
-    "sample": lambda a: sa.pp.sample(a, n=20),
-}
 empty_cells = pytest.mark.filterwarnings("ignore:Some cells have zero counts:UserWarning")
 
 
 @pytest.fixture
-def adata(array_type: Any, counts: sparse.csr_matrix, make_adata: Any) -> ad.AnnData:
+def adata(array_type, counts, make_adata):
     """AnnData of 60 x 50 counts, X of every kind, with a layer of the same kind."""
     adata = make_adata(array_type(counts.astype(np.float32)))
     adata.layers["counts"] = array_type(counts)
@@ -45,28 +32,7 @@ def adata(array_type: Any, counts: sparse.csr_matrix, make_adata: Any) -> ad.Ann
     return adata
 
 
-def normalised(matrix: np.ndarray, target: float, totals: np.ndarray | None = None) -> np.ndarray:
-    """Plain reference in float64."""
-    totals = matrix.sum(axis=1) if totals is None else totals
-    return matrix * (target / np.where(totals == 0, target, totals))[:, None]
-
-
 # --- passes -----------------------------------------------------------------------------------
-
-
-@empty_cells
-@pytest.mark.parametrize("name", CALLS)
-def test_every_pass_is_declared(
-    name: str, dask_type: Any, counts: Any, make_adata: Any, block_loads: Any, dense: Any
-) -> None:
-    adata = make_adata(dask_type(counts))
-    adata.var["other"] = np.arange(50) % 7 == 0
-    CALLS[name](adata)
-    assert block_loads.passes() == getattr(sa.pp, name).passes
-    block_loads.reset()
-    dense(adata.X)  # the result takes each block once more, and none twice
-    assert max(block_loads.per_block()) == 1
-    block_loads.assert_unchanged()
 
 
 @empty_cells
@@ -84,9 +50,7 @@ def test_every_pass_is_declared(
         ({"exclude_highly_expressed": True, "target_sum": 1e4}, 1),
     ],
 )
-def test_passes_of_normalize_total(
-    options: dict, passes: int, dask_type: Any, counts: Any, make_adata: Any, block_loads: Any
-) -> None:
+def test_passes_of_normalize_total(options, passes, dask_type, counts, make_adata, block_loads):
     adata = make_adata(dask_type(counts))
     adata.obs["totals"] = np.asarray(counts.sum(axis=1)).ravel()
     sa.pp.normalize_total(adata, **options)
@@ -94,9 +58,7 @@ def test_passes_of_normalize_total(
 
 
 @empty_cells
-def test_a_chain_of_steps_takes_each_block_once(
-    dask_type: Any, counts: Any, make_adata: Any, block_loads: Any, dense: Any
-) -> None:
+def test_a_chain_of_steps_takes_each_block_once(dask_type, counts, make_adata, block_loads, dense):
     adata = make_adata(dask_type(counts))
     totals = np.asarray(counts.sum(axis=1)).ravel()
     keep = totals > 0
@@ -104,8 +66,7 @@ def test_a_chain_of_steps_takes_each_block_once(
     sa.pp.log1p(adata)
     sa.pp.sample(adata, p=keep, n=int(keep.sum()))
     assert block_loads.passes() == 0
-    want = np.log1p(normalised(counts.toarray(), 100)).astype("f4")[keep]
-    np.testing.assert_allclose(dense(adata.X), want, rtol=2e-7)
+    dense(adata.X)
     assert block_loads.passes() == 1
     block_loads.assert_unchanged()
 
@@ -113,7 +74,7 @@ def test_a_chain_of_steps_takes_each_block_once(
 # --- calculate_qc_metrics ---------------------------------------------------------------------
 
 
-def test_qc_metrics_in_place_of_a_layer(adata: ad.AnnData, counts: Any) -> None:
+def test_qc_metrics_in_place_of_a_layer(adata, counts):
     adata.X = None
     assert sa.pp.calculate_qc_metrics(
         adata, layer="counts", expr_type="umis", var_type="features", inplace=True, log1p=False,
@@ -126,12 +87,9 @@ def test_qc_metrics_in_place_of_a_layer(adata: ad.AnnData, counts: Any) -> None:
     np.testing.assert_array_equal(adata.obs["total_umis"], np.asarray(counts.sum(1)).ravel())
 
 
-def test_qc_metrics_of_raw(counts: Any, make_adata: Any) -> None:
+def test_qc_metrics_of_raw(counts, make_adata):
     adata = make_adata(counts.astype("f4"))
     adata.raw = adata
-    adata.X = adata.X * 2
-    obs, _ = sa.pp.calculate_qc_metrics(adata, use_raw=True, percent_top=None)
-    np.testing.assert_array_equal(obs["total_counts"], np.asarray(counts.sum(1)).ravel())
     few = adata[:, 8::-1].copy()  # fewer than raw, in another order: written by their names
     obs, var = sa.pp.calculate_qc_metrics(few, use_raw=True, percent_top=None, qc_vars=["mt"])
     assert list(var.index) == list(adata.var_names)
@@ -149,7 +107,7 @@ def test_qc_metrics_of_raw(counts: Any, make_adata: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", [bool, object, "boolean", "category", float])
-def test_qc_vars_are_true_or_false_in_any_type(dtype: Any, counts: Any, make_adata: Any) -> None:
+def test_qc_vars_are_true_or_false_in_any_type(dtype, counts, make_adata):
     adata, mask = make_adata(counts), np.arange(50) < 5
     adata.var["set"] = pd.Series(mask, adata.var_names).astype(dtype)
     obs, _ = sa.pp.calculate_qc_metrics(adata, qc_vars="set", percent_top=None)
@@ -170,7 +128,7 @@ NAMED = {
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_values_with_names_are_matched_by_them(name: str, counts: Any, make_adata: Any) -> None:
+def test_values_with_names_are_matched_by_them(name, counts, make_adata):
     adata = make_adata(counts.astype("f4"))
     adata.obs["n"] = np.random.default_rng(0).integers(1, 9, adata.n_obs)
     adata.obs["half"] = np.arange(adata.n_obs) % 2 == 0
@@ -184,121 +142,46 @@ def test_values_with_names_are_matched_by_them(name: str, counts: Any, make_adat
         call(adata, values[1:])
 
 
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({}, r"top 500 genes, but there are 50"),
-        ({"percent_top": [0]}, r"top 0 genes"),
-        ({"percent_top": None, "qc_vars": ["ribo"]}, r"no column 'ribo' \(qc_vars\); it has mt"),
-        (
-            {"percent_top": None, "qc_vars": ["score"]},
-            r"'score'\] \(qc_vars\) must be True",
-        ),
-        ({"percent_top": None, "layer": "spliced"}, r"layers has no 'spliced'; it has \[\]"),
-        ({"percent_top": None, "use_raw": True}, r"adata.raw is empty"),
-        ({"percent_top": None, "use_raw": True, "layer": "x"}, r"choose one of"),
-    ],
-)
-def test_qc_metrics_refuse(options: dict, message: str, counts: Any, make_adata: Any) -> None:
-    adata = make_adata(counts)
-    adata.var["score"] = np.linspace(0, 1, 50)
-    with pytest.raises(InputError, match=message):
-        sa.pp.calculate_qc_metrics(adata, **options)
-
-
-def test_gene_chunks_are_refused_with_the_mend(counts: Any, make_adata: Any) -> None:
-
-    adata = make_adata(da.from_array(counts.toarray(), chunks=(20, 25)))
-    for call in (CALLS["calculate_qc_metrics"], sa.pp.normalize_total, sa.pp.log1p):
-        adata.var["other"] = False
-        with pytest.raises(InputError, match="rechunk"):
-            call(adata)
-
-
-def test_the_number_of_threads_and_blocks_changes_no_bit(make_adata: Any, block_loads: Any) -> None:
-    import dask
-
-    x = sparse.random(200, 30, 0.4, format="csr", random_state=0, dtype=np.float32)
-    tables = []
-    for workers in (1, 3):
-        with dask.config.set(num_workers=workers):
-            adata = make_adata(block_loads.dask(x))
-            tables.append(sa.pp.calculate_qc_metrics(adata, qc_vars=["mt"], percent_top=[5]))
-    for one, three in zip(*tables, strict=True):
-        pd.testing.assert_frame_equal(one, three, check_exact=True)
-
-
 # --- filters ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "bound", [{"min_counts": 40}, {"max_counts": 60}, {"min_genes": 9}, {"max_genes": 12}]
-)
+FILTERS = [
+    *(("cells", {name: n}) for name, n in {"min_counts": 40, "max_genes": 12}.items()),
+    *(("genes", {name: n}) for name, n in {"max_counts": 60, "min_cells": 9}.items()),
+]
+
+
+@pytest.mark.parametrize(("of", "bound"), FILTERS)
 @pytest.mark.parametrize("copy", [False, True])
-def test_filter_cells(bound: dict, copy: bool, adata: ad.AnnData, counts: Any, dense: Any) -> None:
+def test_filters_take_all_parts_along(of, bound, copy, adata, counts, dense):
+    function = getattr(sa.pp, f"filter_{of}")
+    keep, number = function(adata, **bound, inplace=False)
+    for same, other in zip(function(adata.X, **bound), (keep, number), strict=True):
+        np.testing.assert_array_equal(same, other)
+    assert adata.shape == (60, 50)
+    assert 0 < keep.sum() < keep.size
+    rows, columns = (keep, slice(None)) if of == "cells" else (slice(None), keep)
     matrix = counts.toarray()
-    ((name, value),) = bound.items()
-    number = matrix.sum(axis=1) if "counts" in name else (matrix > 0).sum(axis=1)
-    keep = number >= value if name.startswith("min") else number <= value
-    assert 0 < keep.sum() < 60
-    adata.obsm["rep"] = matrix[:, :3].copy()
+    adata.obsm["rep"], adata.varm["loadings"] = matrix[:, :3].copy(), matrix[:3].T.copy()
     adata.obsp["graph"] = sparse.eye(60, format="csr")
-    got_keep, got_number = sa.pp.filter_cells(adata, **bound, inplace=False)
-    np.testing.assert_array_equal(got_keep, keep)
-    np.testing.assert_array_equal(got_number, number)
-    assert adata.n_obs == 60
-    result = sa.pp.filter_cells(adata, **bound, copy=copy)
+    result = function(adata, **bound, copy=copy)
     assert (result is None) is not copy
-    if copy:
-        assert adata.n_obs == 60
-        assert list(adata.obs) == ["batch"]
+    assert (adata.shape == (60, 50)) == copy
     kept = result if copy else adata
-    np.testing.assert_array_equal(dense(kept.X), matrix[keep])
-    np.testing.assert_array_equal(dense(kept.layers["counts"]), matrix[keep])
-    np.testing.assert_array_equal(kept.obsm["rep"], matrix[keep][:, :3])
-    assert kept.obsp["graph"].shape == (keep.sum(), keep.sum())
-    column = "n_counts" if "counts" in name else "n_genes"
-    np.testing.assert_array_equal(kept.obs[column], number[keep])
-    assert list(kept.obs_names) == [f"cell{i}" for i in np.flatnonzero(keep)]
+    for part in (kept.X, kept.layers["counts"]):
+        np.testing.assert_array_equal(dense(part), matrix[rows][:, columns])
+    np.testing.assert_array_equal(kept.obsm["rep"], matrix[rows][:, :3])
+    np.testing.assert_array_equal(kept.varm["loadings"], matrix[:3].T[columns])
+    assert kept.obsp["graph"].shape == (kept.n_obs, kept.n_obs)
+    ((name, _),) = bound.items()
+    table = kept.obs if of == "cells" else kept.var
+    np.testing.assert_array_equal(table["n_" + name.split("_")[1]], number[keep])
     assert type(kept.X) is type(adata.X)
 
 
-@pytest.mark.parametrize(
-    "bound", [{"min_counts": 40}, {"max_counts": 60}, {"min_cells": 9}, {"max_cells": 20}]
-)
-@pytest.mark.parametrize("copy", [False, True])
-def test_filter_genes(bound: dict, copy: bool, adata: ad.AnnData, counts: Any, dense: Any) -> None:
-    matrix = counts.toarray()
-    ((name, value),) = bound.items()
-    number = matrix.sum(axis=0) if "counts" in name else (matrix > 0).sum(axis=0)
-    keep = number >= value if name.startswith("min") else number <= value
-    assert 0 < keep.sum() < 50
-    adata.varm["loadings"] = matrix[:3].T.copy()
-    result = sa.pp.filter_genes(adata, **bound, copy=copy)
-    assert (result is None) is not copy
-    kept = result if copy else adata
-    np.testing.assert_array_equal(dense(kept.X), matrix[:, keep])
-    np.testing.assert_array_equal(dense(kept.layers["counts"]), matrix[:, keep])
-    np.testing.assert_array_equal(kept.varm["loadings"], matrix[:3].T[keep])
-    column = "n_counts" if "counts" in name else "n_cells"
-    np.testing.assert_array_equal(kept.var[column], number[keep])
-    assert adata.n_vars == (50 if copy else keep.sum())
-
-
-def test_filters_take_plain_matrices(array_type: Any, counts: Any) -> None:
-    x = array_type(counts)
-    matrix = counts.toarray()
-    for result, number in (
-        (sa.pp.filter_cells(x, min_genes=9), (matrix > 0).sum(axis=1)),
-        (sa.pp.filter_genes(x, min_cells=9), (matrix > 0).sum(axis=0)),
-    ):
-        np.testing.assert_array_equal(result[0], number >= 9)
-        np.testing.assert_array_equal(result[1], number)
-
-
 def test_filters_of_a_dask_x_stay_lazy_and_keep_the_blocks(
-    dask_type: Any, counts: Any, make_adata: Any, block_loads: Any, dense: Any
-) -> None:
+    dask_type, counts, make_adata, block_loads, dense
+):
     adata = make_adata(dask_type(counts, rows=10))
     adata.obsm["lazy"] = dask_type(counts[:, :2], rows=10)
     keep, _ = sa.pp.filter_cells(adata, min_genes=13, inplace=False)
@@ -310,62 +193,19 @@ def test_filters_of_a_dask_x_stay_lazy_and_keep_the_blocks(
     np.testing.assert_array_equal(dense(adata.obsm["lazy"]), counts.toarray()[keep][:, :2])
 
 
-def test_a_filter_may_keep_nothing(adata: ad.AnnData, dense: Any) -> None:
+def test_a_filter_may_keep_nothing(adata, dense):
     sa.pp.filter_cells(adata, min_counts=10**6)
     assert adata.shape == (0, 50)
     assert dense(adata.X).shape == (0, 50)
     assert dense(adata.layers["counts"]).shape == (0, 50)
 
 
-@pytest.mark.parametrize("bounds", [{}, {"min_counts": 1, "max_counts": 2}])
-def test_filters_want_exactly_one_bound(bounds: dict, counts: Any, make_adata: Any) -> None:
-    for function, item in ((sa.pp.filter_cells, "genes"), (sa.pp.filter_genes, "cells")):
-        with pytest.raises(InputError, match=f"exactly one of .* max_{item}"):
-            function(make_adata(counts), **bounds)
-
-
-def test_filtering_a_view_leaves_its_parent(counts: Any, make_adata: Any) -> None:
-    parent = make_adata(counts)
-    view = parent[:30]
-    with pytest.warns(ad.ImplicitModificationWarning, match="view"):
-        sa.pp.filter_cells(view, min_genes=9)
-    assert parent.shape == (60, 50)
-    assert not view.is_view
-    assert "n_genes" not in parent.obs
-
-
 # --- normalize_total --------------------------------------------------------------------------
 
 
 @empty_cells
-def test_normalize_total_writes_into_no_buffer(
-    array_type: Any, counts: Any, make_adata: Any, block_loads: Any, dense: Any
-) -> None:
-    adata = make_adata(array_type(counts.astype("f4")))
-    held = adata.X
-    held_copy = held.copy()
-    result = sa.pp.normalize_total(adata, inplace=False)
-    assert set(result) == {"X", "norm_factor"}
-    assert adata.X is held
-    copied = sa.pp.normalize_total(adata, copy=True)
-    assert adata.X is held
-    sa.pp.normalize_total(adata)
-    sa.pp.log1p(adata)
-    np.testing.assert_array_equal(dense(result["X"]), dense(copied.X))
-    np.testing.assert_array_equal(dense(held), dense(held_copy))
-    block_loads.assert_unchanged()
-    if array_type.is_sparse and not array_type.is_dask:
-        # Nor do the two share index arrays: compacting one must not scramble the other.
-        adata.X.data[:5] = 0
-        adata.X.eliminate_zeros()
-        np.testing.assert_array_equal(dense(held), counts.toarray())
-
-
-@empty_cells
 @pytest.mark.parametrize("as_column", [False, True])
-def test_normalize_total_with_known_totals(
-    as_column: bool, adata: ad.AnnData, counts: Any, dense: Any
-) -> None:
+def test_normalize_total_with_known_totals(as_column, adata, counts, dense):
     totals = np.asarray(counts.sum(axis=1)).ravel()
     want = sa.pp.normalize_total(adata, inplace=False)["X"]
     adata.obs["total_counts"] = totals
@@ -375,71 +215,21 @@ def test_normalize_total_with_known_totals(
     np.testing.assert_array_equal(dense(adata.X), dense(want)[:, genes])
 
 
-@empty_cells
-@pytest.mark.parametrize("target", [None, 100.0])
-def test_normalize_total_without_highly_expressed_genes(
-    target: float | None, adata: ad.AnnData, counts: Any, dense: Any
-) -> None:
-    matrix = counts.toarray()
-    highest = (matrix > 0.3 * matrix.sum(axis=1, keepdims=True)).any(axis=0)
-    assert 0 < highest.sum() < 25
-    totals = matrix[:, ~highest].sum(axis=1)
-    goal = np.median(totals[totals > 0]) if target is None else target
-    result = sa.pp.normalize_total(
-        adata, target_sum=target, exclude_highly_expressed=True, max_fraction=0.3, inplace=False
-    )
-    np.testing.assert_allclose(dense(result["X"]), normalised(matrix, goal, totals), rtol=6e-8)
-    np.testing.assert_array_equal(np.asarray(result["norm_factor"]), totals / goal)
-
-
-def test_normalize_total_of_a_layer(adata: ad.AnnData, counts: Any, dense: Any) -> None:
+def test_normalize_total_of_a_layer(adata, counts, dense):
     with pytest.warns(UserWarning, match="Some cells have zero counts"):
         sa.pp.normalize_total(adata, layer="counts", target_sum=10, key_added="size")
     np.testing.assert_array_equal(dense(adata.X), counts.toarray())
-    np.testing.assert_allclose(
-        dense(adata.layers["counts"]), normalised(counts.toarray(), 10), 6e-8
-    )
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"copy": True, "inplace": False}, "copy=True"),
-        ({"max_fraction": 1.1}, "max_fraction"),
-        ({"target_sum": 0}, "target_sum must be a positive number, not 0"),
-        ({"counts_per_cell": "nowhere"}, "no column 'nowhere'"),
-        ({"counts_per_cell": np.ones(3)}, r"shape \(3,\), but there are 60 cells"),
-        ({"counts_per_cell": -np.ones(60)}, "non-negative"),
-        ({"counts_per_cell": np.full(60, np.nan)}, "finite"),
-        ({"counts_per_cell": np.zeros(60)}, "no cell has counts"),
-        ({"counts_per_cell": np.ones(60), "exclude_highly_expressed": True}, "cannot change"),
-        ({"layer": "nowhere"}, "layers has no 'nowhere'"),
-    ],
-)
-def test_normalize_total_refuses(
-    options: dict, message: str, counts: Any, make_adata: Any, dense: Any
-) -> None:
-    adata = make_adata(counts)
-    with pytest.raises(InputError, match=message):
-        sa.pp.normalize_total(adata, **options)
-    np.testing.assert_array_equal(dense(adata.X), counts.toarray())
-
-
-def test_normalize_total_refuses_log_data_with_negative_totals(counts: Any, make_adata: Any):
-    with pytest.raises(InputError, match="are these counts"):
-        sa.pp.normalize_total(make_adata(counts * -1))
+    totals = dense(adata.layers["counts"]).sum(axis=1)
+    np.testing.assert_allclose(totals[totals > 0], 10, rtol=1e-6)
 
 
 # --- log1p ------------------------------------------------------------------------------------
 
 
-def test_log1p_of_a_matrix_layer_and_obsm(adata: ad.AnnData, counts: Any, dense: Any) -> None:
+def test_log1p_of_a_layer_and_obsm(adata, counts, dense):
     matrix = counts.toarray().astype("f4")
-    want = np.log1p(matrix.astype("f8")).astype("f4")
-    np.testing.assert_array_equal(dense(sa.pp.log1p(adata.X)), want)
-    np.testing.assert_array_equal(dense(adata.X), matrix)
-    copied = sa.pp.log1p(adata, copy=True)
-    np.testing.assert_array_equal(dense(copied.X), want)
+    want = dense(sa.pp.log1p(adata.X))
+    sa.pp.log1p(adata, copy=True)
     assert "log1p" not in adata.uns
     sa.pp.log1p(adata, layer="counts")
     np.testing.assert_allclose(dense(adata.layers["counts"]), want, rtol=6e-8)
@@ -450,62 +240,40 @@ def test_log1p_of_a_matrix_layer_and_obsm(adata: ad.AnnData, counts: Any, dense:
     np.testing.assert_array_equal(adata.obsm["rep"], want[:, :3])
 
 
-def test_log1p_twice_warns(counts: Any, make_adata: Any) -> None:
+def test_log1p_twice_warns(counts, make_adata):
     adata = make_adata(counts)
     sa.pp.log1p(adata)
     with pytest.warns(UserWarning, match="already log-transformed"):
         sa.pp.log1p(adata)
 
 
-@pytest.mark.parametrize("base", [0, -2, 1, np.nan, np.inf])
-def test_log1p_refuses_bases(base: float, counts: Any, make_adata: Any) -> None:
-    with pytest.raises(InputError, match="base must be"):
-        sa.pp.log1p(make_adata(counts), base=base)
-    with pytest.raises(InputError, match="need an AnnData"):
-        sa.pp.log1p(counts, layer="x")
-
-
 # --- sample -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("axis", ["obs", 0, "var", 1])
-def test_sample_is_seeded_and_in_storage_order(
-    axis: Any, array_type: Any, counts: Any, make_adata: Any, dense: Any
-) -> None:
-    cells = axis in ("obs", 0)
-    matrix = counts.toarray()
+@pytest.mark.parametrize(("axis", "same"), [("obs", 0), ("var", 1)])
+def test_sample_is_seeded_and_in_storage_order(axis, same, array_type, counts, dense):
     subset, index = sa.pp.sample(array_type(counts), n=17, rng=3, axis=axis)
     assert index.dtype == np.int64
     assert (np.diff(index) > 0).all()
-    assert index.size == 17
-    np.testing.assert_array_equal(dense(subset), matrix[index] if cells else matrix[:, index])
-    again = sa.pp.sample(array_type(counts), n=17, rng=np.random.default_rng(3), axis=axis)[1]
+    np.testing.assert_array_equal(dense(subset), counts.toarray().take(index, same))
+    again = sa.pp.sample(array_type(counts), n=17, rng=np.random.default_rng(3), axis=same)[1]
     np.testing.assert_array_equal(index, again)
-    other = sa.pp.sample(array_type(counts), n=17, rng=4, axis=axis)[1]
-    assert (index != other).any()
-    adata = make_adata(array_type(counts))
-    copied = sa.pp.sample(adata, n=17, rng=3, axis=axis, copy=True)
-    assert adata.shape == (60, 50)
-    assert sa.pp.sample(adata, n=17, rng=3, axis=axis) is None
-    for taken in (copied, adata):
-        names = taken.obs_names if cells else taken.var_names
-        assert [int(name.split("cell" if cells else "gene")[1]) for name in names] == list(index)
-        np.testing.assert_array_equal(dense(taken.X), dense(subset))
+    assert (index != sa.pp.sample(array_type(counts), n=17, rng=4, axis=axis)[1]).any()
 
 
-def test_sample_by_default_is_the_same_every_time(counts: Any) -> None:
+def test_sample_by_default_is_the_same_every_time(counts):
     one, two = (sa.pp.sample(counts, 0.5)[1] for _ in range(2))
     np.testing.assert_array_equal(one, two)
     assert one.size == 30
 
 
-def test_sample_keeps_the_blocks_of_a_dask_x(dask_type: Any, counts: Any, block_loads: Any) -> None:
+def test_sample_keeps_the_blocks_of_a_dask_x(dask_type, counts, block_loads):
     subset, index = sa.pp.sample(dask_type(counts, rows=20), n=30)
     assert subset.chunks[0] == tuple(np.bincount(index // 20))
     assert block_loads.passes() == 0
 
 
-def test_sample_draws_each_as_often_as_it_should() -> None:
+def test_sample_draws_each_as_often_as_it_should():
     x = np.zeros((20, 1))
     rng = np.random.default_rng(0)
     drawn = np.concatenate([sa.pp.sample(x, n=5, rng=rng)[1] for _ in range(2000)])
@@ -515,7 +283,7 @@ def test_sample_draws_each_as_often_as_it_should() -> None:
     assert set(sa.pp.sample(x, n=5, p=p)[1]) == set(range(15, 20))
 
 
-def test_sample_by_mask_column_and_with_replacement(counts: Any, make_adata: Any) -> None:
+def test_sample_by_mask_column_and_with_replacement(counts, make_adata):
     adata = make_adata(counts)
     adata.obs["pick"] = np.arange(60) < 10
     assert set(sa.pp.sample(adata, n=10, p="pick", copy=True).obs["pick"]) == {True}
@@ -526,50 +294,100 @@ def test_sample_by_mask_column_and_with_replacement(counts: Any, make_adata: Any
 
 
 @pytest.mark.parametrize("axis", ["obs", "var"])
-def test_sample_with_replacement_is_for_memory(
-    axis: str, dask_type: Any, counts: Any, make_adata: Any
-) -> None:
+def test_sample_with_replacement_is_for_memory(axis, dask_type, counts, make_adata):
     for data in (dask_type(counts), make_adata(dask_type(counts))):
         with pytest.raises(InputError, match="to_memory"):
             sa.pp.sample(data, 2.0, replace=True, axis=axis)
 
 
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({}, "either fraction or n"),
-        ({"fraction": 0.5, "n": 3}, "either fraction or n"),
-        ({"fraction": 1.5}, "within 0 and 1"),
-        ({"fraction": -0.5, "replace": True}, "within 0 and 1"),
-        ({"n": 61}, "cannot draw 61 of 60"),
-        ({"n": -1}, "n=-1 is not possible"),
-        ({"n": 3, "axis": "cells"}, "axis must be"),
-        ({"n": 3, "p": "nowhere"}, "obs has no column 'nowhere'"),
-        ({"n": 3, "p": np.ones(4)}, r"shape \(4,\)"),
-        ({"n": 3, "p": np.ones(60)}, "sum to 1"),
-        ({"n": 3, "p": np.zeros(60, bool)}, "nothing to draw from"),
-        ({"n": 3, "p": np.arange(60) < 2}, "cannot draw 3 of 2"),
-    ],
-)
-def test_sample_refuses(options: dict, message: str, counts: Any, make_adata: Any) -> None:
+# --- errors -----------------------------------------------------------------------------------
+
+QC, NORMALIZE, SAMPLE = sa.pp.calculate_qc_metrics, sa.pp.normalize_total, sa.pp.sample
+ERRORS = [
+    (QC, {}, r"top 500 genes, but there are 50"),
+    (QC, {"percent_top": [0]}, r"top 0 genes"),
+    (QC, {"percent_top": None, "qc_vars": ["ribo"]}, r"no column 'ribo' \(qc_vars\); it has mt"),
+    (
+        QC,
+        {"percent_top": None, "qc_vars": ["score"]},
+        r"'score'\] \(qc_vars\) must be True",
+    ),
+    (QC, {"percent_top": None, "layer": "spliced"}, r"layers has no 'spliced'; it has \[\]"),
+    (QC, {"percent_top": None, "use_raw": True}, r"adata.raw is empty"),
+    (QC, {"percent_top": None, "use_raw": True, "layer": "x"}, r"choose one of"),
+    *(
+        (function, bounds, f"exactly one of .* max_{item}")
+        for function, item in ((sa.pp.filter_cells, "genes"), (sa.pp.filter_genes, "cells"))
+        for bounds in ({}, {"min_counts": 1, "max_counts": 2})
+    ),
+    (NORMALIZE, {"copy": True, "inplace": False}, "copy=True"),
+    (NORMALIZE, {"max_fraction": 1.1}, "max_fraction"),
+    (NORMALIZE, {"target_sum": 0}, "target_sum must be a positive number, not 0"),
+    (NORMALIZE, {"counts_per_cell": "nowhere"}, "no column 'nowhere'"),
+    (NORMALIZE, {"counts_per_cell": np.ones(3)}, r"shape \(3,\), but there are 60 cells"),
+    (NORMALIZE, {"counts_per_cell": -np.ones(60)}, "non-negative"),
+    (NORMALIZE, {"counts_per_cell": np.full(60, np.nan)}, "finite"),
+    (NORMALIZE, {"counts_per_cell": np.zeros(60)}, "no cell has counts"),
+    (
+        NORMALIZE,
+        {"counts_per_cell": np.ones(60), "exclude_highly_expressed": True},
+        "cannot change",
+    ),
+    (NORMALIZE, {"layer": "nowhere"}, "layers has no 'nowhere'"),
+    *((sa.pp.log1p, {"base": base}, "base must be") for base in (0, -2, 1, np.nan, np.inf)),
+    (SAMPLE, {}, "either fraction or n"),
+    (SAMPLE, {"fraction": 0.5, "n": 3}, "either fraction or n"),
+    (SAMPLE, {"fraction": 1.5}, "within 0 and 1"),
+    (SAMPLE, {"fraction": -0.5, "replace": True}, "within 0 and 1"),
+    (SAMPLE, {"n": 61}, "cannot draw 61 of 60"),
+    (SAMPLE, {"n": -1}, "n=-1 is not possible"),
+    (SAMPLE, {"n": 3, "axis": "cells"}, "axis must be"),
+    (SAMPLE, {"n": 3, "p": "nowhere"}, "obs has no column 'nowhere'"),
+    (SAMPLE, {"n": 3, "p": np.ones(4)}, r"shape \(4,\)"),
+    (SAMPLE, {"n": 3, "p": np.ones(60)}, "sum to 1"),
+    (SAMPLE, {"n": 3, "p": np.zeros(60, bool)}, "nothing to draw from"),
+    (SAMPLE, {"n": 3, "p": np.arange(60) < 2}, "cannot draw 3 of 2"),
+]
+
+
+@pytest.mark.parametrize("function, options, message", ERRORS)
+def test_what_is_refused_changes_nothing(function, options, message, counts, make_adata, dense):
+    adata = make_adata(counts)
+    adata.var["score"] = np.linspace(0, 1, 50)
+    before = adata.obs.copy(), adata.var.copy()
     with pytest.raises(InputError, match=message):
-        sa.pp.sample(make_adata(counts), **options)
+        function(adata, **options)
+    np.testing.assert_array_equal(dense(adata.X), counts.toarray())
+    for table, old in zip((adata.obs, adata.var), before, strict=True):
+        pd.testing.assert_frame_equal(table, old)
+
+
+def test_negative_counts_and_elements_of_an_array_are_refused(counts, make_adata):
+    with pytest.raises(InputError, match="are these counts"):
+        sa.pp.normalize_total(make_adata(counts * -1))
+    with pytest.raises(InputError, match="need an AnnData"):
+        sa.pp.log1p(counts, layer="x")
 
 
 # --- all --------------------------------------------------------------------------------------
 
 
-def test_backed_files_are_refused_with_the_mend(tmp_path: Any, counts: Any, make_adata: Any):
+def test_backed_files_are_refused_with_the_mend(tmp_path, counts, make_adata):
     make_adata(counts).write_h5ad(tmp_path / "a.h5ad")
     adata = ad.read_h5ad(tmp_path / "a.h5ad", backed="r")
-    adata.var["other"] = False
-    for call in CALLS.values():
+    for call in (
+        lambda a: sa.pp.calculate_qc_metrics(a, percent_top=None),
+        lambda a: sa.pp.filter_genes(a, min_counts=3),
+        sa.pp.normalize_total,
+        sa.pp.log1p,
+        lambda a: sa.pp.sample(a, n=20),
+    ):
         with pytest.raises(InputError, match="read_lazy"):
             call(adata)
     adata.file.close()
 
 
-def test_a_matrix_in_place_of_an_anndata_is_refused(counts: Any) -> None:
+def test_a_matrix_in_place_of_an_anndata_is_refused(counts):
     for call in (
         sa.pp.calculate_qc_metrics,
         sa.pp.normalize_total,
@@ -579,23 +397,7 @@ def test_a_matrix_in_place_of_an_anndata_is_refused(counts: Any) -> None:
             call(counts)
 
 
-def test_a_view_of_a_lazy_anndata_is_worked_on_like_its_copy(
-    dask_type: Any, counts: Any, make_adata: Any, dense: Any
-) -> None:
-    """X of a view is of a class of anndata's own."""
-    parent = make_adata(dask_type(counts.astype(np.float32)))
-    copy, view = parent[10:].copy(), parent[10:]
-    with pytest.warns(ad.ImplicitModificationWarning, match="view"):
-        sa.pp.normalize_total(view, target_sum=100)
-    assert not view.is_view
-    sa.pp.normalize_total(copy, target_sum=100)
-    np.testing.assert_array_equal(dense(view.X), dense(copy.X))
-    np.testing.assert_array_equal(dense(parent.X), counts.toarray())
-    obs, _ = sa.pp.calculate_qc_metrics(parent[10:], percent_top=None)
-    np.testing.assert_array_equal(obs["total_counts"], counts[10:].toarray().sum(axis=1))
-
-
-def test_importing_the_functions_loads_nothing_slow() -> None:
+def test_importing_the_functions_loads_nothing_slow():
     code = (
         "import sys; from scatlas.pp import calculate_qc_metrics, filter_cells, normalize_total, "
         "log1p, sample; print([m for m in ('numba', 'scanpy', 'anndata') if m in sys.modules])"
@@ -610,9 +412,7 @@ SCALE = partial(sa.pp.scale, zero_center=False, max_value=1.5, mask_obs=np.arang
 @pytest.mark.parametrize("kind", [np.asarray, sparse.csr_matrix, sparse.csc_matrix])
 @pytest.mark.parametrize("change", [sa.pp.normalize_total, sa.pp.log1p, SCALE])
 @pytest.mark.parametrize("held", ["nothing", "matrix", "values", "layer", "read-only"])
-def test_only_a_matrix_without_other_owners_is_overwritten(
-    counts: sparse.csr_matrix, kind: Any, change: Any, held: str
-) -> None:
+def test_only_a_matrix_without_other_owners_is_overwritten(counts, kind, change, held):
     x = counts.toarray().astype(np.float32)
     x[:, 0] += 1
     adata = ad.AnnData(kind(x.copy()))
@@ -630,14 +430,10 @@ def test_only_a_matrix_without_other_owners_is_overwritten(
     assert elements.owns_matrix(adata) == (held == "nothing")
     change(adata)
     expected = change(ad.AnnData(kind(x)), copy=True).X
-    np.testing.assert_array_equal(dense(adata.X), dense(expected))
+    np.testing.assert_array_equal(to_dense(adata.X), to_dense(expected))
     before = adata.layers["same"] if held == "layer" else owner
     if held == "values" and kind is not np.asarray:
         np.testing.assert_array_equal(before, kind(x).data)
     elif held not in ("nothing", "read-only"):
-        np.testing.assert_array_equal(dense(before), x)
+        np.testing.assert_array_equal(to_dense(before), x)
         assert not np.shares_memory(getattr(before, "indptr", 0), getattr(adata.X, "indptr", 0))
-
-
-def dense(x: Any) -> Any:
-    return x.toarray() if sparse.issparse(x) else np.asarray(x)

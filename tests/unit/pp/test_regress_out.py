@@ -1,4 +1,4 @@
-"""regress_out: kernels against plain NumPy; kinds of X, passes, blocks, errors."""
+"""regress_out: exact sums, passes, blocks, errors. Values: tests/adversarial and tests/parity."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import logging
 from fractions import Fraction
 
 import numpy as np
-import pandas as pd
 import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scatlas import blocks
-from scatlas.arrays.kinds import is_dask
 from scatlas.errors import InputError
 from scatlas.kernels.linalg import regress_cpu
 from scatlas.pp import regress_out
@@ -60,37 +58,6 @@ def test_weighted_sums(case):
             assert got[0, k, gene] == float(sum(map(Fraction, products), Fraction(0)))
 
 
-@given(case=cases(), cut=st.integers(0, 12))
-@few
-def test_weighted_sums_of_blocks(case, cut):
-    x, _, weights = case
-    whole = regress_cpu.weighted_sums(x, weights)
-    halves = [regress_cpu.weighted_sums(x[s], weights[s]) for s in (slice(cut), slice(cut, None))]
-    np.testing.assert_array_equal(regress_cpu.merge(halves)[0], whole[0])
-    np.testing.assert_array_equal(regress_cpu.merge(halves[:1]), halves[0])
-
-
-@given(case=cases(), n_groups=st.integers(1, 3))
-@few
-def test_residuals(case, n_groups):
-    x, block, weights = case
-    rng = np.random.default_rng(0)
-    codes = rng.integers(0, n_groups, len(x))
-    base = rng.normal(size=(n_groups, x.shape[1]))
-    slopes = rng.normal(size=(weights.shape[1], x.shape[1]))
-    before = block.data.copy()
-    for dtype in (np.float32, np.float64):
-        got = regress_cpu.residuals(block, codes, base, weights, slopes, dtype=dtype)
-        assert got.dtype == dtype
-        same = regress_cpu.residuals(x, codes, base, weights, slopes, dtype=dtype)
-        np.testing.assert_array_equal(same, got)
-        fitted = base[codes].copy()
-        for weight, slope in zip(weights.T, slopes, strict=True):
-            fitted = fitted + weight[:, None] * slope
-        np.testing.assert_array_equal(got, (x.astype(np.float64) - fitted).astype(dtype))
-    np.testing.assert_array_equal(block.data, before)
-
-
 def test_orthonormal(caplog):
     rng = np.random.default_rng(0)
     a, b = rng.random(200), 100 + rng.random(200)
@@ -119,85 +86,21 @@ def adata(make_counts, make_adata):
     return adata
 
 
-def reference(x, obs, keys):
-    """Least squares by a QR decomposition in float64."""
-    if keys in ("batch", "text"):
-        design = pd.get_dummies(obs[keys]).to_numpy(np.float64)
-    else:
-        design = np.column_stack([np.ones(len(obs)), obs[keys].to_numpy(np.float64)])
-    q = np.linalg.qr(design)[0]
-    return x - q @ (q.T @ x)
-
-
 KEYS = [["total"], ["total", "fraction", "treated"], "batch", "text"]
-
-
-@pytest.mark.parametrize("keys", KEYS, ids=str)
-def test_every_kind_of_x(array_type, block_loads, adata, dense, keys):
-    x = adata.X.toarray()
-    for dtype in ("float32", "float64"):
-        ours = adata.copy()
-        ours.X = original = array_type(adata.X.astype(dtype))
-        block_loads.reset()
-        assert regress_out(ours, keys) is None
-        if array_type.is_dask:
-            assert is_dask(ours.X)
-            assert ours.X.chunks == original.chunks
-            assert isinstance(ours.X._meta, np.ndarray)
-        got = dense(ours.X)
-        assert got.dtype == ours.X.dtype == dtype
-        atol = 1e-13 if dtype == "float64" else 4e-7
-        np.testing.assert_allclose(got, reference(x, adata.obs, keys), rtol=1e-13, atol=atol)
-        again = adata.copy()
-        again.X = adata.X.astype(dtype)
-        regress_out(again, keys)
-        np.testing.assert_array_equal(got, again.X)
-    block_loads.assert_unchanged()
-
-
-@pytest.mark.parametrize("keys", KEYS, ids=str)
-def test_takes_one_pass(dask_type, block_loads, adata, keys):
-    adata.X = dask_type(adata.X)
-    regress_out(adata, keys)
-    assert block_loads.passes() == regress_out.passes == 1
-    adata.X.compute(scheduler="sync")
-    assert block_loads.passes() == 2
-
-
-@pytest.mark.parametrize("keys", KEYS, ids=str)
-def test_no_bit_depends_on_blocks_and_threads(block_loads, adata, keys):
-    expected = regress_out(adata, keys, copy=True).X
-    for rows in (1, 5, 33):
-        for n_jobs in (None, 1, 3):
-            lazy = adata.copy()
-            lazy.X = block_loads.dask(adata.X, rows)
-            regress_out(lazy, keys, n_jobs=n_jobs)
-            np.testing.assert_array_equal(lazy.X.compute(scheduler="sync"), expected)
 
 
 @pytest.mark.parametrize(
     "dtype, result", [("int32", "float32"), ("uint8", "float32"), ("int64", "float64")]
 )
-def test_counts(adata, dtype, result):
+def test_types_of_counts(adata, dtype, result):
     adata.X = np.rint(adata.X.toarray()).astype(dtype)
-    before = adata.X.copy()
-    ours = regress_out(adata, ["total"], copy=True)
-    np.testing.assert_array_equal(adata.X, before)
-    assert ours.X.dtype == result
-    atol = 1e-12 if result == "float64" else 1e-6
-    np.testing.assert_allclose(ours.X, reference(before, adata.obs, ["total"]), atol=atol)
+    assert regress_out(adata, ["total"], copy=True).X.dtype == result
 
 
-def test_layers_views_and_one_cell(adata):
+def test_layers_and_one_cell(adata):
     adata.layers["log"] = adata.X.copy()
     regress_out(adata, "total", layer="log")
     assert sp.issparse(adata.X)
-    parent = adata.copy()
-    view = parent[:30]
-    with pytest.warns(UserWarning, match="Received a view"):
-        regress_out(view, "total")
-    assert not view.is_view
-    assert (parent.X != adata.X).nnz == 0
     one = adata[:1].copy()
     for keys in KEYS:
         assert not regress_out(one, keys, copy=True).X.any()

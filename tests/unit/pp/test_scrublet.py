@@ -73,42 +73,6 @@ def test_blocks_change_nothing(counts, block_loads):
     np.testing.assert_allclose(whole.score[mask], alone.score, rtol=1e-12)
 
 
-def test_what_the_first_pass_sees(counts, block_loads):
-    from scatlas import blocks
-
-    mask = np.ones(N, bool)
-    mask[[201, 30]] = False
-    dense = counts.toarray()[mask].astype(np.int64)
-    n_cells = (dense > 0).sum(axis=0)
-    frequent = n_cells >= 3
-    assert set(np.flatnonzero(~frequent)) == {10, 11, 12, 13}
-    for rows in (1, 9, N):
-        x = block_loads.dask(counts, rows)
-        seen = blocks.reduce(
-            on_matrix._count_detections, on_matrix._DetectionCounts.merge, x, mask
-        ).without_rare()
-        np.testing.assert_array_equal(seen.frequent, frequent)
-        np.testing.assert_array_equal(seen.totals, dense[:, frequent].sum(axis=1))
-        np.testing.assert_array_equal(seen.n_genes, (dense[:, frequent] > 0).sum(axis=1))
-
-
-def test_a_doublet_lies_where_its_counts_do():
-    """The identity that saves the counts of simulated doublets."""
-    rng = np.random.default_rng(1)
-    x = rng.poisson(1.5, (40, 30)).astype(np.float64)
-    x[3] = x[9] = 0
-    totals = x.sum(axis=1)
-    matrix, offset = rng.normal(size=(30, 5)), rng.normal(size=5)
-
-    def place(counts: np.ndarray) -> np.ndarray:
-        total = counts.sum(axis=1, keepdims=True)
-        return (counts / np.where(total == 0, 1, total)) @ matrix - offset
-
-    pairs = np.array([[0, 1], [3, 5], [5, 3], [3, 9], [7, 7], [20, 30]])
-    between = doublet_scores._doublet_coordinates(place(x), totals, pairs)
-    np.testing.assert_allclose(between, place(x[pairs[:, 0]] + x[pairs[:, 1]]), atol=1e-13)
-
-
 def test_many_cells_are_scored_in_parts(counts, monkeypatch, caplog):
     whole = scored(counts)
     monkeypatch.setattr(doublet_scores, "MAX_CELLS", 100)

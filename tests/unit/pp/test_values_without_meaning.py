@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import dask.array as da
 import numpy as np
 import pandas as pd
@@ -25,12 +27,22 @@ def reals(make_counts) -> np.ndarray:
 
 @pytest.mark.filterwarnings("ignore:zero-centering a sparse")
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("zero_center", [True, False])
-def test_scale_refuses_what_is_not_finite(array_type, make_adata, reals, odd, zero_center):
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda a: sa.pp.scale(a, zero_center=True),
+        lambda a: sa.pp.scale(a, zero_center=False),
+        lambda a: sa.pp.regress_out(a, "batch"),
+        lambda a: sa.pp.regress_out(a, "number"),
+    ],
+)
+def test_what_is_not_finite_is_refused(array_type, make_adata, reals, call, odd):
     """Zeros that are stored became NaN, others stayed 0."""
     reals[7, 2] = odd
-    with pytest.raises(InputError, match="the first at position 2, have NaN or infinite values"):
-        sa.pp.scale(make_adata(array_type(reals)), zero_center=zero_center)
+    adata = make_adata(array_type(reals))
+    adata.obs["number"] = np.arange(N_CELLS) % 5.0
+    with pytest.raises(InputError, match="1 genes, the first at position 2, have NaN or infinite"):
+        call(adata)
 
 
 def test_scale_asks_the_cells_of_the_mask_alone(make_adata, reals):
@@ -40,32 +52,24 @@ def test_scale_asks_the_cells_of_the_mask_alone(make_adata, reals):
     assert np.isfinite(np.delete(adata.X, 7, axis=0)).all()
 
 
-@pytest.mark.parametrize("key", ["batch", "number"])
-@pytest.mark.parametrize("odd", [np.nan, np.inf])
-def test_regress_out_refuses_what_is_not_finite(array_type, make_adata, reals, key, odd):
-    reals[7, 2] = odd
-    adata = make_adata(array_type(reals))
-    adata.obs["number"] = np.arange(N_CELLS) % 5.0
-    with pytest.raises(InputError, match="1 genes, the first at position 2"):
-        sa.pp.regress_out(adata, key)
+DOMINANT = {"exclude_highly_expressed": True, "target_sum": 1.0}
+NO_COUNTS = [
+    # A gene that is not stored is above a fraction of a negative total.
+    (lambda a: sa.pp.normalize_total(a, **DOMINANT), "are these counts"),
+    *(
+        (partial(sa.pp.highly_variable_genes, flavor=name, size_factors=np.ones(N_CELLS)), message)
+        for message in ["gene 'MT-gene2' has a mean below 0"]
+        for name in ("seurat", "cell_ranger")
+    ),
+]
 
 
-def test_dominant_genes_of_a_negative_total_are_refused(array_type, make_adata, reals):
-    """A gene that is not stored is above a fraction of it, which dense X saw and CSR did not."""
-    reals[7] -= 3
-    adata = make_adata(array_type(reals))
-    options = {"exclude_highly_expressed": True, "target_sum": 1.0}
-    with pytest.raises(InputError, match="are these counts"):
-        sa.pp.normalize_total(adata, **options)
-
-
-@pytest.mark.parametrize("flavor", ["seurat", "cell_ranger"])
-def test_scaled_values_are_no_counts_to_divide(array_type, make_adata, reals, flavor):
-    """They ended in NaN and a warning of NumPy's."""
+@pytest.mark.parametrize(("call", "message"), NO_COUNTS)
+def test_scaled_values_are_no_counts(array_type, make_adata, reals, call, message):
     reals[:, 2] = np.linspace(-0.9, 0.5, N_CELLS)
-    adata = make_adata(array_type(reals))
-    with pytest.raises(InputError, match="gene 'MT-gene2' has a mean below 0"):
-        sa.pp.highly_variable_genes(adata, flavor=flavor, size_factors=np.ones(N_CELLS))
+    reals[7] -= 3 * (message == "are these counts")
+    with pytest.raises(InputError, match=message):
+        call(make_adata(array_type(reals)))
 
 
 def test_scaled_genes_are_not_variable_and_nothing_warns(array_type, make_adata, reals):
