@@ -226,34 +226,26 @@ class LocalArray:
     def _read_text(self, begin: int, end: int) -> np.ndarray:
         from numcodecs import VLenUTF8
 
-        array, size = self.chunked_array, self.chunked_array.chunk_values
-        parts = [np.empty(0, object)]
-        for chunk, raw in self._text_chunks(begin, end):
-            texts = (
-                np.full(size, array.fill_value, object) if raw is None else VLenUTF8().decode(raw)
-            )
-            parts.append(texts[max(begin - chunk * size, 0) : end - chunk * size])
-        return np.concatenate(parts)
+        parts = [VLenUTF8().decode(raw)[texts] for raw, texts in self._text_chunks(begin, end)]
+        return np.concatenate([np.empty(0, object), *parts])
 
     def encoded_text(self, begin: int, end: int) -> EncodedText:
         """Texts ``begin`` to ``end`` without Python strings."""
-        array, size = self.chunked_array, self.chunked_array.chunk_values
-        parts = []
-        for chunk, raw in self._text_chunks(begin, end):
-            if raw is None:
-                texts = EncodedText.encode(np.full(size, array.fill_value, object))
-            else:
-                texts = EncodedText.of_chunk(raw)
-            parts.append(texts[max(begin - chunk * size, 0) : end - chunk * size])
+        parts = [EncodedText.of_chunk(raw)[texts] for raw, texts in self._text_chunks(begin, end)]
         return EncodedText.join(parts)
 
-    def _text_chunks(self, begin: int, end: int) -> Iterator[tuple[int, bytes | None]]:
+    def _text_chunks(self, begin: int, end: int) -> Iterator[tuple[bytes, slice]]:
+        """Decoded chunks, and which of their texts are wanted."""
+        from numcodecs import VLenUTF8
+
         array, size = self.chunked_array, self.chunked_array.chunk_values
         for chunk, raw in read_text_chunks(array, *array.chunk_range(begin, end)):
-            if raw is not None and int.from_bytes(raw[:4], "little") != size:
+            if raw is None:  # never written
+                raw = bytes(VLenUTF8().encode(np.full(size, array.fill_value, object)))
+            if int.from_bytes(raw[:4], "little") != size:
                 msg = f"chunk {chunk} does not hold {size:,} texts"
                 raise ChunkError(msg)
-            yield chunk, raw
+            yield raw, slice(max(begin - chunk * size, 0), end - chunk * size)
 
     def as_zarr_python(self) -> Any:
         return _open_node_with_zarr_python(self._root, self._key)

@@ -201,18 +201,8 @@ class CsrWriter:
             raise ValueError(msg)
 
     def append_checked(self, data: np.ndarray, indices: np.ndarray, highest: int = 0) -> None:
-        """As :meth:`append_values`, for values that need no check.
-
-        Neither array may change before the store is complete: they are not copied.
-
-        Parameters
-        ----------
-        data
-            For a store of counts unsigned.
-        indices
-            Below ``n_vars``.
-        highest
-            Largest count of a store of counts.
+        """As :meth:`append_values`, without a check and a copy: the arrays must not change. Counts
+        are unsigned, ``highest`` the largest of them, and indices below ``n_vars``.
         """
         self._widen_offsets(len(data))
         if self._counts:
@@ -231,20 +221,8 @@ class CsrWriter:
             self._data = self._data.widen(wider)
 
     def append_chunks(self, x: StoredGroup, arrays: Mapping[str, ChunkedArray]) -> int:
-        """Append the whole chunks of another store's values as they are encoded, where that fits.
-
-        It fits where a chunk begins here, too, and both stores encode alike.
-
-        Parameters
-        ----------
-        x
-            X of the other store.
-        arrays
-            Where the chunks of its ``data`` and ``indices`` lie.
-
-        Returns
-        -------
-        Number of values appended; those after them are left to :meth:`append_values`.
+        """Append the whole chunks of another store's X as they are encoded, if a chunk begins here,
+        too, and both stores encode alike; number of values, those after them are left.
         """
         parts = {"data": self._data, "indices": self._indices}
         if not all(part.can_append_chunks_of(x[name]) for name, part in parts.items()):
@@ -291,10 +269,8 @@ class CsrWriter:
         if self._indptr_end != self.n_values:
             msg = f"rows of {self._indptr_end} values in all, but {self.n_values} were appended"
             raise ValueError(msg)
-        tables = {
-            "obs": _table(self.obs, self.n_obs, "obs"),
-            "var": _table(self.var, self.n_vars, "var"),
-        }
+        lengths = {"obs": (self.obs, self.n_obs), "var": (self.var, self.n_vars)}
+        tables = {name: _table(*given, name) for name, given in lengths.items()}
         for part in self._arrays:
             part.close()
         for name, write in tables.items():

@@ -70,25 +70,21 @@ class ParquetSource(CountsSource):
 
     @cached_property
     def shape(self) -> tuple[int, int]:
-        """Cells, genes."""
         return sum(group.n_taken(taken) for group, taken in self._rows), len(self._var)
 
     @cached_property
     def matrix(self) -> StoredMatrix:
-        """The column of the counts."""
         key = str(self._columns.counts)
         return StoredMatrix(self.path, key, "lists", self.shape, np.dtype(np.float32))
 
     @property
     def notices(self) -> list[str]:
-        """Sentences about what is left out or changed, so far."""
         if not self.n_repeated:
             return self._notices
         repeated = f"{self.n_repeated:,} entries of a gene that a cell holds already: added to it"
         return [*self._notices, repeated]
 
     def table(self, name: str) -> Table:
-        """``obs`` or ``var`` of the counts, on disk."""
         folder = self._folder
         if not (folder / "var").exists():
             create_group(folder, {})
@@ -101,7 +97,6 @@ class ParquetSource(CountsSource):
         return Table.open(self.path, open_store(folder), name)
 
     def path_of(self, row: int) -> str:
-        """File and row group of a cell, for messages."""
         ends = np.cumsum([group.n_taken(taken) for group, taken in self._rows])
         return self._where(self._rows[int(np.searchsorted(ends, row, "right"))][0])
 
@@ -110,7 +105,6 @@ class ParquetSource(CountsSource):
         return {self._wanted.counts: COUNTS}
 
     def genes(self) -> pd.Index:
-        """Names of the genes."""
         return self._var.index
 
     def plates(self, by: str) -> dict[str, int]:
@@ -143,7 +137,6 @@ class ParquetSource(CountsSource):
         return sum(group.is_mixed for group in groups) <= max(n_plates, len(groups) // 10)
 
     def check_unchanged(self) -> None:
-        """Refuse files that were changed since they were opened."""
         for i, before in self._stamps.items():
             if file_stamp(self._files.files[i]) != before:
                 msg = f"{self._files.files[i]}: it changed while it was read: run again"
@@ -168,13 +161,9 @@ class ParquetSource(CountsSource):
         ends = np.cumsum([sum(n_rows[i] for i in part) for part in parts]).tolist()
         cut = list(zip([0, *ends[:-1]], ends, strict=True)) or [(0, 0)]
 
-        def read(block: int) -> sp.csr_matrix:
-            return self._read(parts[block])
-
-        return cut, read
+        return cut, lambda block: self._read(parts[block])
 
     def _read(self, part: list[int]) -> sp.csr_matrix:
-        """Row groups as one block."""
         rows = [self._rows[i] for i in part]
         n_cells = sum(group.n_taken(taken) for group, taken in rows)
         n_values = sum(group.n_values for group, _ in rows)
@@ -201,7 +190,6 @@ class ParquetSource(CountsSource):
         return f"{self._files.files[group.file]}: row group {group.number}"
 
     def _lists(self, group: RowGroup, taken: np.ndarray | None) -> Lists:
-        """Lists of the cells of a row group."""
         names = [str(name) for name in self._columns[:2]]
         if taken is None and (lists := self._files.read_lists(group, names)):
             (tokens, own), (values, other) = lists

@@ -27,7 +27,7 @@ from scatlas.io.matrices.csr_writer import CsrWriter, in_place
 from scatlas.io.tables.cell_names import SharedCells, UniqueNames
 from scatlas.io.tables.column import Column
 from scatlas.io.tables.column_writer import ColumnWriter, Target
-from scatlas.io.tables.encodings import Stored
+from scatlas.io.tables.encodings import NO_CATEGORIES, Stored
 from scatlas.io.tables.table import Table
 from scatlas.io.zarr_writer.elements import DATAFRAME, create_group
 from scatlas.io.zarr_writer.node_metadata import is_storable
@@ -257,7 +257,6 @@ class _Obs:
 
     @property
     def n_renamed(self) -> int:
-        """Number of cells whose name changes."""
         return self._names.n_changed
 
     def write(self, path: Path) -> None:
@@ -308,20 +307,15 @@ class _Obs:
             values = np.broadcast_to(like.dtype.type(np.nan if is_real else 0), n)
             mask = None if is_real else np.broadcast_to(True, n)
             stored = Stored("number" if is_real else "nullable", like.dtype, n, values, 1, mask)
-        else:
-            codes = np.broadcast_to(np.int8(-1), n)
-            stored = Stored("categorical", codes.dtype, n, codes, 1, categories=like.categories)
-        return Column(str(plate.path), f"obs/{name}", *stored)
+            return Column(str(plate.path), f"obs/{name}", *stored)
+        return _codes(plate, name, -1, like.categories)
 
     def _label(self, plate: _Plate, name: str) -> Column:
         """The plate's label as a column; without a label, the plate's own column or gaps."""
         value = self._constants[name][plate.name]
-        if not value and name in plate.obs_columns:
-            return plate.column(name)
-        codes = np.broadcast_to(np.int8(0 if value else -1), plate.shape[0])
-        categories = np.array([value] if value else [], object)
-        stored = Stored("categorical", codes.dtype, codes.size, codes, 1, categories=categories)
-        return Column(str(plate.path), f"obs/{name}", *stored)
+        if value:
+            return _codes(plate, name, 0, np.array([value], object))
+        return plate.column(name) if name in plate.obs_columns else _codes(plate, name, -1)
 
     def _note_names(self) -> None:
         if not self.n_renamed:
@@ -354,6 +348,13 @@ class _Obs:
                 self.notices.append(
                     f"obs[{name!r}] of plate {plate.name} held other values: replaced by {new!r}"
                 )
+
+
+def _codes(plate: _Plate, name: str, code: int, categories: np.ndarray = NO_CATEGORIES) -> Column:
+    """A column of one category, or of gaps alone."""
+    codes = np.broadcast_to(np.int8(code), plate.shape[0])
+    stored = Stored("categorical", codes.dtype, codes.size, codes, 1, categories=categories)
+    return Column(str(plate.path), f"obs/{name}", *stored)
 
 
 def _holds_only(column: Column, text: str) -> bool:

@@ -164,7 +164,6 @@ class _Segments:
 
     @property
     def n_values(self) -> int:
-        """Stored values of the matrix."""
         return int(self.counts.sum())
 
     def ranges(self, limit: int) -> Iterator[_Range]:

@@ -116,7 +116,6 @@ class _Target:
 
     @classmethod
     def open(cls, address: str, journal: Path) -> _Target:
-        """List the files at an address."""
         files, root = filesystem(address)
         root = root.rstrip("/")
         files.invalidate_cache()
@@ -142,7 +141,6 @@ class _Target:
         return listed == dict(files) and all(self.has(*item) for item in files.items())
 
     def has(self, path: str, record: _Record) -> bool:
-        """Whether a file is there with these bytes."""
         if path not in self.found:
             return False
         size, tag = self.found[path]
@@ -170,7 +168,6 @@ class _Target:
         self._upload(folder, [path for path in due if path == root], product)
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Delete files that are there."""
         for path in [path for path in paths if path in self.found]:
             self.files.rm_file(f"{self.root}/{path}")
             del self.found[path]

@@ -168,7 +168,6 @@ class _Arrays:
 
     @classmethod
     def create(cls, folder: Path, counts: CountsSource) -> _Arrays:
-        """Create the arrays; the offsets begin with 0."""
         new = cls(
             data=RawArray(folder / "data", counts.matrix.dtype),
             indices=RawArray(folder / "indices", gene_dtype(counts.shape[1])),

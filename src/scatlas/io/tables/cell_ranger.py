@@ -11,8 +11,6 @@ from __future__ import annotations
 import io
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import h5py
@@ -23,12 +21,13 @@ from scatlas.errors import InputError
 from scatlas.io.files.anndata_checks import is_group
 from scatlas.io.files.local_zarr import open_store
 from scatlas.io.files.read_errors import REMEDY, reading
-from scatlas.io.tables.converted_tables import Tables
+from scatlas.io.tables.converted_tables import Tables, temporary_folder, unique_genes
 from scatlas.io.tables.genes import GENE_EXPRESSION, genes_of_types, numbers_of, refuse_probes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from contextlib import ExitStack
+    from pathlib import Path
 
     from scatlas.io.files.text_matrix import TextMatrix
 
@@ -79,14 +78,14 @@ def open_cell_ranger(path: str, root: Any, stack: ExitStack, counts: str) -> Tab
         refuse_probes(path, set(group.get("features", ())))
         barcodes = _barcodes(group["barcodes"])
         if "features" in group:
-            features = group["features"]
-            ids, names, types = (_texts(features[n]) for n in ("id", "name", "feature_type"))
-            genomes = _texts(features["genome"]) if "genome" in features else None
+            lists = group["features"]
+            ids, names, types = (_texts(lists[n]) for n in ("id", "name", "feature_type"))
+            genomes = _texts(lists["genome"]) if "genome" in lists else None
         else:
             ids, names = _texts(group["genes"]), _texts(group["gene_names"])
             types, genomes = np.full(len(ids), GENE_EXPRESSION, object), None
-    folder = Path(stack.enter_context(TemporaryDirectory(prefix="scatlas-")))
-    tables = write_tables(path, key, folder, barcodes, Features(ids, names, types, genomes))
+    features = Features(ids, names, types, genomes)
+    tables = write_tables(path, key, temporary_folder(stack), barcodes, features)
     if others:
         left_out = f"the cells of {', '.join(others)} are left out: list them as another plate"
         tables.notices.append(left_out)
@@ -111,8 +110,6 @@ def write_tables(
     features: Features,
 ) -> Tables:
     """Write obs and var into a Zarr store; genes are named by symbol, repeated ones numbered."""
-    from anndata.utils import make_index_unique
-
     from scatlas.io.tables.column_writer import ColumnWriter, Target, write_frame
     from scatlas.io.zarr_writer.elements import DATAFRAME, create_group
     from scatlas.io.zarr_writer.sharded_array import encoding_pool
@@ -126,10 +123,7 @@ def write_tables(
     notices: list[str] = []
     found = genes_of_types(path, "the list of features", types, notices.append)
     genes = np.ones(len(types), bool) if found is None else found
-    index = pd.Index(names[genes], dtype=object)
-    if n_repeated := int(index.duplicated().sum()):
-        notices.append(f"{n_repeated:,} repeated gene names: made unique by a number at the end")
-        index = make_index_unique(index)
+    index = unique_genes(pd.Index(names[genes], dtype=object), notices)
     columns = {"gene_ids": ids[genes], "feature_types": pd.Categorical(types[genes])}
     columns |= {} if genomes is None else {"genome": pd.Categorical(genomes[genes])}
     create_group(folder, {})

@@ -51,12 +51,27 @@ class Tables:
     notices: list[str] = field(default_factory=list)
 
 
+def temporary_folder(stack: ExitStack) -> Path:
+    return Path(stack.enter_context(TemporaryDirectory(prefix="scatlas-")))
+
+
+def unique_genes(names: pd.Index, notices: list[str]) -> pd.Index:
+    """Names of genes, of which repeated ones get a number at the end."""
+    from anndata.utils import make_index_unique
+
+    n_repeated = int(names.duplicated().sum())
+    if not n_repeated:
+        return names
+    notices.append(f"{n_repeated:,} repeated gene names: made unique by a number at the end")
+    return make_index_unique(names)
+
+
 def convert_tables(stack: ExitStack, tables: Mapping[str, pd.DataFrame]) -> Any:
     """Write tables by their keys into a temporary store, which ``stack`` removes; open it."""
     from scatlas.io.tables.column_writer import write_frame
     from scatlas.io.zarr_writer.elements import create_group
 
-    folder = Path(stack.enter_context(TemporaryDirectory(prefix="scatlas-")))
+    folder = temporary_folder(stack)
     for key, table in tables.items():
         create_group((folder / key).parent, {})
         write_frame(folder / key, table)
@@ -113,15 +128,11 @@ def open_loom(path: str, root: Any, stack: ExitStack, counts: str) -> Tables | N
     """Open the tables of a Loom file, which ``stack`` removes; None for other files."""
     if not is_loom(root):
         return None
-    from anndata.utils import make_index_unique
-
     shape = _shape(path, root, "matrix")
     notices: list[str] = []
     var = _loom_frame(path, root["row_attrs"], shape[0], _GENES, notices)
     obs = _loom_frame(path, root["col_attrs"], shape[1], _CELLS, notices)
-    if n_repeated := int(var.index.duplicated().sum()):
-        notices.append(f"{n_repeated:,} repeated gene names: made unique by a number at the end")
-        var.index = make_index_unique(var.index)
+    var.index = unique_genes(var.index, notices)
     if layers := sorted(root.get("layers", {})):
         notices.append(
             f"there are also the layers {', '.join(layers)} (source.counts: layers/NAME)"

@@ -12,7 +12,6 @@ from collections import Counter
 from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -21,6 +20,7 @@ import pandas as pd
 from scatlas.errors import InputError
 from scatlas.io.files.local_zarr import open_store
 from scatlas.io.tables.column import Column, InMemoryColumn, texts
+from scatlas.io.tables.converted_tables import temporary_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -110,7 +110,7 @@ def genes_alone(
     genes = genes_of_types(var.path, f"{var.name}['feature_types']", types, notify)
     if genes is None:
         return var, None
-    folder = Path(stack.enter_context(TemporaryDirectory(prefix="scatlas-")))
+    folder = temporary_folder(stack)
     create_group(folder, {})
     storable = var.storable(notify, unique_names=False)
     storable.write_groups([folder / "var"], [np.flatnonzero(genes)])
