@@ -76,7 +76,7 @@ def put_elem(path: Path, name: str, value: Any, **options: Any) -> None:
             zarr.consolidate_metadata(path)
 
 
-def plain(folder: Path, kind: str = "h5ad", names: Any = None, **columns: Any) -> Path:
+def file_with(folder: Path, kind: str = "h5ad", names: Any = None, **columns: Any) -> Path:
     """A file with these columns of obs."""
     names = [f"c{i}" for i in range(N)] if names is None else names
     return write(pd.DataFrame(columns, index=names), folder, kind)
@@ -203,7 +203,7 @@ def test_columns(tmp_path, kind):
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_a_table_without_columns(tmp_path, kind):
-    path = plain(tmp_path, kind)
+    path = file_with(tmp_path, kind)
     with open_tables(path) as (table, _):
         assert_same_frame(table.read(), in_memory(path))
     check_stored(path, tmp_path)
@@ -261,7 +261,7 @@ IN_HDF5: dict[str, tuple[Any, dict[str, str], bool]] = {
 @pytest.mark.parametrize("name", IN_HDF5)
 def test_columns_of_other_programs(tmp_path, name):
     values, attributes, in_pieces = IN_HDF5[name]
-    path = plain(tmp_path, k=0, last=1)
+    path = file_with(tmp_path, k=0, last=1)
     put(path, "k", values, **attributes)
     with open_tables(path) as (table, _):
         assert isinstance(table.columns["k"], columns.Column) == in_pieces
@@ -293,7 +293,7 @@ def test_columns_of_other_programs(tmp_path, name):
     ],
 )
 def test_columns_of_other_programs_in_zarr(tmp_path, values, attributes):
-    path = plain(tmp_path, "zarr3", k=0, last=1)
+    path = file_with(tmp_path, "zarr3", k=0, last=1)
     put(path, "k", values, **attributes)
     with open_tables(path) as (table, _):
         assert_same_frame(table.read(), in_memory(path))
@@ -351,7 +351,7 @@ def test_tables_of_anndata_0_7(tmp_path, kind):
 def test_categories_that_are_no_text(tmp_path):
     """Of dates they become text, without those that no row has, and sorted."""
     days = pd.Categorical.from_codes(cycle(2, 0, -1), pd.to_datetime(["2020", "1990", "1980"]))
-    path = plain(tmp_path, day=pd.Categorical(cycle("x", "y")))
+    path = file_with(tmp_path, day=pd.Categorical(cycle("x", "y")))
     labels = days.categories.to_numpy().astype(OPAQUE["M8[ns]"])
     spoiled(
         path,
@@ -385,7 +385,7 @@ def test_categories_that_are_no_text(tmp_path):
     ],
 )
 def test_names_that_cannot_be_stored(tmp_path, order, final, notices):
-    path = plain(tmp_path)
+    path = file_with(tmp_path)
     with opened(path) as root:
         for i, name in enumerate(order):
             if name != "_index":
@@ -415,7 +415,7 @@ def test_a_name_of_the_index_that_is_too_long_for_a_folder_is_left_out(tmp_path)
     ],
 )
 def test_names_that_are_no_text(tmp_path, kind, names):
-    path = plain(tmp_path, kind, k=1)
+    path = file_with(tmp_path, kind, k=1)
     put_elem(path, "obs/_index", names)
     actual, _ = check_stored(path, tmp_path)
     assert list(actual.index[:1]) == [str(pd.Index(names).astype(str)[0])]
@@ -427,7 +427,7 @@ def test_names_with_a_mask_need_python_strings_for_gaps_alone(tmp_path, monkeypa
     """AnnData writes text of pandas with a mask. Names of a large table are not decoded."""
     names = pd.array([f"cµ{i}" for i in range(N)], "string")
     names[:n_gaps] = pd.NA
-    path = plain(tmp_path, kind, k=1)
+    path = file_with(tmp_path, kind, k=1)
     put_elem(path, "obs/_index", names)
     monkeypatch.setattr("scatlas.io.tables.table._MAX_CACHED_NAMES", 0)
     decoded = []
@@ -442,7 +442,7 @@ def test_names_with_a_mask_need_python_strings_for_gaps_alone(tmp_path, monkeypa
 
 @quiet
 def test_names_that_are_read_whole(tmp_path):
-    path = plain(tmp_path, k=1)
+    path = file_with(tmp_path, k=1)
     names = np.array([f"c{i % 50}".encode() for i in range(N)])
     spoiled(path, array("obs/_index", names), attribute("obs/_index", "encoding-type", "array"))
     actual, notices = check_stored(path, tmp_path)
@@ -455,7 +455,7 @@ def test_names_that_are_read_whole(tmp_path):
 def test_index_that_is_a_column_as_well(tmp_path, kind, repeated):
     """One element on disk; two when the names had to be changed."""
     names = pd.Index([f"c{i % (50 if repeated else N)}" for i in range(N)], name="cell")
-    path = plain(tmp_path, kind, names, x=1, cell=names)
+    path = file_with(tmp_path, kind, names, x=1, cell=names)
     with open_tables(path) as (table, _):
         table = table.storable(lambda _: None)
         actual = stored(tmp_path / "o.zarr", N, table.write)
@@ -473,7 +473,7 @@ def test_index_that_is_a_column_as_well(tmp_path, kind, repeated):
 
 
 def test_index_named_as_a_column_of_numbers(tmp_path):
-    path = spoiled(plain(tmp_path, x=1), attribute("obs", "_index", "x"))
+    path = spoiled(file_with(tmp_path, x=1), attribute("obs", "_index", "x"))
     with open_tables(path) as (table, _):
         actual = stored(tmp_path / "o.zarr", N, table.storable(lambda _: None).write)
     assert list(actual["x"]) == [1] * N
@@ -531,7 +531,7 @@ def test_rows_and_further_columns(tmp_path):
 
 
 def test_misuse(tmp_path):
-    path = plain(tmp_path, x=1)
+    path = file_with(tmp_path, x=1)
     with open_tables(path) as (table, _):
         for rows in ([0, N], [-1, 2], [3, 2], [2, 2]):
             with pytest.raises(ValueError, match="rows have to ascend"):
@@ -560,7 +560,7 @@ def test_for_query(tmp_path):
 def path(tmp_path) -> Path:
     """A good file, for the test to spoil."""
     drug, gap = pd.Categorical(cycle("a", "b")), pd.array(cycle(1, None), "Int64")
-    return plain(tmp_path, drug=drug, n=np.arange(N), gap=gap)
+    return file_with(tmp_path, drug=drug, n=np.arange(N), gap=gap)
 
 
 def refused(path: Path) -> str:
@@ -626,7 +626,7 @@ def test_text_that_is_no_utf8(path):
 
 @pytest.mark.parametrize("chunk, step", [(3, 9), (10, 10), (7, 7), (25, 25), (57, 57)])
 def test_no_chunk_is_in_two_pieces(tmp_path, chunk, step):
-    path = plain(tmp_path, n=np.arange(N))
+    path = file_with(tmp_path, n=np.arange(N))
     put_elem(path, "obs/n", np.arange(N), chunks=(chunk,))
     with open_tables(path) as (obs, _):
         assert next(iter(obs.columns["n"].spans())) == (0, step)

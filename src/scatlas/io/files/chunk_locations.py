@@ -181,6 +181,5 @@ def _zarr2_pipeline(metadata: Any) -> tuple[Decoder, ...]:
     if compressor is None:
         return ()
     if compressor.codec_id not in _ZARR2_COMPRESSORS:
-        msg = f"it is compressed by {compressor.codec_id}"
-        raise UnsupportedLayoutError(msg)
+        raise UnsupportedLayoutError(f"it is compressed by {compressor.codec_id}")
     return (_ZARR2_COMPRESSORS[compressor.codec_id],)

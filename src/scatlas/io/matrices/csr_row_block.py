@@ -112,11 +112,10 @@ class RowBlock:
             worst = error.__cause__
             if not isinstance(worst, chunk_reader.IndexRangeError):
                 raise
-            msg = (
+            raise InputError(
                 f"{self.store.path}: {self.key}/{part} of {self._rows} hold {worst.index}, "
                 f"but must be 0 to {self.n_genes - 1}: {REMEDY}"
-            )
-            raise InputError(msg) from worst
+            ) from worst
 
     def _read_raw(
         self, part: str, begin: int, end: int, dtype: np.dtype, limit: int | None

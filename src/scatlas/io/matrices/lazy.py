@@ -141,8 +141,7 @@ def read_matrix(
     with store.open() as root:
         check_anndata(store.path, root)
         if not _present(root, "X"):
-            msg = f"{path}: there is no X: give a file that holds a matrix"
-            raise InputError(msg)
+            raise InputError(f"{path}: there is no X: give a file that holds a matrix")
         shape = table_lengths(store.path, root)
         budget = parse_bytes(block_budget)
         x = _matrix(store, root, "X", shape, budget, largest_block, compact=compact)
@@ -155,8 +154,7 @@ def read_embedding(path: Path | str, name: str, *, block_budget: str | int = "25
     with store.open() as root:
         check_anndata(store.path, root)
         if key not in root:
-            msg = f"{path}: there is no obsm[{name!r}]: give a file that holds it"
-            raise InputError(msg)
+            raise InputError(f"{path}: there is no obsm[{name!r}]: give a file that holds it")
         n_cells, n_dims = root[key].shape
         matrix = StoredMatrix(
             store.path, key, "dense", (n_cells, n_dims), in_memory(root[key].dtype)

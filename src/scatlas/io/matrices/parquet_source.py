@@ -41,10 +41,9 @@ class ParquetSource(CountsSource):
         self._files, self._sample = files, wanted.sample
         sample = wanted.sample
         if sample is not None and sample.by not in files.columns:
-            msg = (
+            raise InputError(
                 f"{files.path}: there is no column {sample.by!r}; it has {', '.join(files.columns)}"
             )
-            raise InputError(msg)
         self._var, self._gene_of_token = read_genes(files)
         # The width that blocks so far needed; which they are does not show in the result.
         self._lock, self._width, self.n_repeated = Lock(), np.dtype(np.uint8), 0
@@ -61,8 +60,7 @@ class ParquetSource(CountsSource):
         files, sample = self._files, self._sample
         rows = _rows_of(files, files.footers(sample.by if sample else None), sample)
         if sample is not None and not rows:
-            msg = f"{files.path}: no cell has {sample.by} {sample.name!r}: run again"
-            raise InputError(msg)
+            raise InputError(f"{files.path}: no cell has {sample.by} {sample.name!r}: run again")
         self._stamps = {
             i: file_stamp(files.files[i]) for i in sorted({group.file for group, _ in rows})
         }
@@ -121,11 +119,10 @@ class ParquetSource(CountsSource):
                 continue
             column = files.read([group], [by])[by].cast("string")
             if column.null_count:
-                msg = (
+                raise InputError(
                     f"{files.files[group.file]}: {column.null_count:,} cells have no {by}: give "
                     "each cell its plate"
                 )
-                raise InputError(msg)
             for entry in column.value_counts().to_pylist():  # in the order of first cells
                 n_cells[entry["values"]] = n_cells.get(entry["values"], 0) + entry["counts"]
         return n_cells
@@ -139,8 +136,7 @@ class ParquetSource(CountsSource):
     def check_unchanged(self) -> None:
         for i, before in self._stamps.items():
             if file_stamp(self._files.files[i]) != before:
-                msg = f"{self._files.files[i]}: it changed while it was read: run again"
-                raise InputError(msg)
+                raise InputError(f"{self._files.files[i]}: it changed while it was read: run again")
 
     def blocks(
         self,
@@ -175,11 +171,10 @@ class ParquetSource(CountsSource):
             if unknown := block.append(self._lists(group, taken)):
                 row, token = unknown
                 row = row if taken is None else np.flatnonzero(taken)[row]
-                msg = (
+                raise InputError(
                     f"{self._where(group)}: row {row} holds token {token}, which "
                     "gene_metadata.parquet lacks: download the files of one release"
                 )
-                raise InputError(msg)
         data, indices, indptr, n_repeated = block.block()
         with self._lock:
             self._width = max(self._width, data.dtype)
@@ -205,11 +200,10 @@ class ParquetSource(CountsSource):
         offsets = [np.asarray(column.offsets, np.int64) for column in columns]
         offsets = [each - each[0] for each in offsets]
         if not np.array_equal(offsets[0], offsets[1]):
-            msg = (
+            raise InputError(
                 f"{self._where(group)}: a cell has lists of unlike lengths in "
                 f"{' and '.join(names)}: {DOWNLOAD}"
             )
-            raise InputError(msg)
         if len(flat[0]) > group.n_values:
             raise self._files.differs_from_footer([group])
         tokens, values = (part.to_numpy() for part in flat)

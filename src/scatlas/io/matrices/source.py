@@ -89,11 +89,10 @@ class CountsSource(Protocol):
     def refuse_elements(self) -> None:
         """Refuse any other element than X, for files with one matrix."""
         if self._wanted.counts != "X":
-            msg = (
+            raise InputError(
                 f"{self.path}: these files have one matrix and no {self._wanted.counts}: write X "
                 "in the column 'counts' of the plate sheet"
             )
-            raise InputError(msg)
 
     def blocks(
         self, budget: int, notify: Callable[[str], object]

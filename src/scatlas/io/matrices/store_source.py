@@ -77,11 +77,10 @@ class StoreSource(CountsSource):
     @cached_property
     def _tables(self) -> Tables:
         if genes := self._wanted.lists.genes:
-            msg = (
+            raise InputError(
                 f"{self.path}: it is no Parquet file, and source.genes ({genes!r}) is a column of "
                 "such files: remove source.genes"
             )
-            raise InputError(msg)
         tables = self._find_tables(self._wanted.counts)
         self._notices += tables.notices
         return tables

@@ -113,8 +113,7 @@ def concat_on_disk(
     """
     plates = [_Plate(name, Path(path)) for name, path in stores.items()]
     if not plates:
-        msg = "no plates to merge"
-        raise ValueError(msg)
+        raise ValueError("no plates to merge")
     for plate in plates[1:]:
         plate.check_genes(plates[0])
     n_values = sum(plate.n_values for plate in plates)
@@ -164,8 +163,7 @@ class _Plate:
         x = self.root["X"].attrs
         encoding = x.get("encoding-type")
         if encoding != "csr_matrix":
-            msg = f"{path}: X of plate {name} is stored as {encoding!r}, not as CSR"
-            raise InputError(msg)
+            raise InputError(f"{path}: X of plate {name} is stored as {encoding!r}, not as CSR")
         n_cells, n_genes = x["shape"]
         self.shape = n_cells, n_genes
         self.data: StoredArray = self.root["X/data"]
@@ -185,11 +183,10 @@ class _Plate:
         if differing is None:
             return
         here, there = (repr(n) if n is not None else "missing" for n in differing[1:])
-        msg = (
+        raise InputError(
             f"{self.path}: gene {differing.at + 1} of plate {self.name} is {here}, of plate "
             f"{first.name} {there}: plates to be merged need the same genes in the same order"
         )
-        raise InputError(msg)
 
     def copy_x(self, writer: CsrWriter, piece: int) -> None:
         """Append X in pieces of values, not rows, so that no piece is too large."""
@@ -251,13 +248,10 @@ class _Obs:
         ]
         self._indexes = {plate.name: plate.column(plate.index_name) for plate in plates}
         self._names = UniqueNames(self._indexes, keep=keep_names)
+        self.n_renamed = self._names.n_changed
         self._note_names()
         for name in constants:
             self._compare(name)
-
-    @property
-    def n_renamed(self) -> int:
-        return self._names.n_changed
 
     def write(self, path: Path) -> None:
         """Write the table; several threads write one column each."""

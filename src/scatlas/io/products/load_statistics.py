@@ -111,11 +111,6 @@ class LoadStatistics:
         return n_genes
 
     @property
-    def n_stored(self) -> int:
-        """Values of the file, with zeros."""
-        return self.n_values + self.n_zeros
-
-    @property
     def total(self) -> int:
         return int(self.per_gene[:, 0].sum())
 
@@ -137,7 +132,7 @@ class LoadStatistics:
             notify(f"{key}/indices of {self.n_unsorted:,} cells were not sorted: sorted")
         if self.n_zeros:
             notify(f"{key} held {self.n_zeros:,} stored zeros: dropped")
-        if notice := rounded.notice(key, self.n_stored, self.total):
+        if notice := rounded.notice(key, self.n_values + self.n_zeros, self.total):
             notify(notice)
         if self.n_empty:
             notify(f"{self.n_empty:,} cells have no counts")

@@ -81,12 +81,11 @@ def publish(
     # Each file system has other errors, all of which say what the server has answered.
     except Exception as error:
         reason = " ".join(str(error).split())[:300] or type(error).__name__
-        msg = (
+        raise DiskError(
             f"{address}: the results cannot be copied there ({reason}): check the address, the "
             "network and the credentials in the environment, and give the same command again, "
             "which continues"
-        )
-        raise DiskError(msg) from error
+        ) from error
     return {"n_files": len(files), "n_bytes": sum(size for size, _ in files.values())}
 
 
@@ -178,8 +177,7 @@ class _Target:
             self.files.put_file(str(folder / path), f"{self.root}/{path}")
             info = self.files.info(f"{self.root}/{path}")
             if info["size"] != size:
-                msg = f"{path} has {info['size']:,} bytes there, {size:,} here"
-                raise OSError(msg)
+                raise OSError(f"{path} has {info['size']:,} bytes there, {size:,} here")
             self._note(path, size, digest, _tag(info))
 
         with ThreadPoolExecutor(_UPLOADS, "scatlas-upload") as pool:

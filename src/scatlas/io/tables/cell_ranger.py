@@ -60,11 +60,10 @@ def _matrix(path: str, root: Any, counts: str) -> tuple[str | None, list[str]]:
     if counts not in matrices:
         lines = " or ".join(f"'source: {{counts: {name}}}'" for name in matrices)
         has = "one matrix" if len(matrices) == 1 else "a matrix for each of several genomes"
-        msg = (
+        raise InputError(
             f"{path}: a file of Cell Ranger with {has} and no {counts}: write {lines} in the "
             "config, or a column 'counts' in the plate sheet"
         )
-        raise InputError(msg)
     return matrices[counts], [name for name in matrices if name != counts]
 
 
@@ -76,7 +75,9 @@ def open_cell_ranger(path: str, root: Any, stack: ExitStack, counts: str) -> Tab
     group = root[key]
     with reading(path, key):
         refuse_probes(path, set(group.get("features", ())))
-        barcodes = _barcodes(group["barcodes"])
+        stored = group["barcodes"]
+        starts = range(0, stored.size, _ROWS_AT_ONCE)
+        barcodes = (_texts(stored, slice(first, first + _ROWS_AT_ONCE)) for first in starts)
         if "features" in group:
             lists = group["features"]
             ids, names, types = (_texts(lists[n]) for n in ("id", "name", "feature_type"))
@@ -145,16 +146,10 @@ def write_tables(
     return Tables(open_store(folder), key, "var", "csr", gene_of_feature, notices)
 
 
-def _barcodes(dataset: h5py.Dataset) -> Iterator[np.ndarray]:
-    for first in range(0, dataset.size, _ROWS_AT_ONCE):
-        yield _texts(dataset, slice(first, first + _ROWS_AT_ONCE))
-
-
 def _texts(dataset: h5py.Dataset, rows: slice = slice(None)) -> np.ndarray:
     """Texts of fixed or variable length, as ``object`` array of ``str``."""
     if h5py.check_string_dtype(dataset.dtype) is None:
-        msg = f"{dataset.name} holds no text"
-        raise ValueError(msg)
+        raise ValueError(f"{dataset.name} holds no text")
     return np.asarray(dataset.asstr()[rows], dtype=object)
 
 
@@ -191,19 +186,17 @@ def _features(path: Path) -> Features:
     types = table[2] if len(table) > 2 else np.full(len(table[0]), GENE_EXPRESSION, object)
     ids, names = table[0], table[min(1, len(table) - 1)]
     if len(ids) > 2 and f"{ids[0]}-U" in ids and f"{ids[0]}-A" in ids:
-        msg = (
+        raise InputError(
             f"{path}: alevin-fry lists genes three times, spliced, unspliced (-U) and ambiguous "
             "(-A): write h5ad with their sums, as pyroe.load_fry gives"
         )
-        raise InputError(msg)
     # kb-python writes the names into another list.
     beside = path.with_name(path.name.replace(".genes.txt", ".genes.names.txt"))
     if len(table) == 1 and beside != path and beside.is_file():
         names = pd.concat(_pieces(beside))[0].to_numpy(object)
         if len(names) != len(ids):
             n = f"{len(names):,} names, and {path.name} {len(ids):,} genes"
-            msg = f"{beside}: it has {n}: {REMEDY}"
-            raise InputError(msg)
+            raise InputError(f"{beside}: it has {n}: {REMEDY}")
     return Features(ids, np.where(names == "", ids, names), types)
 
 
@@ -218,8 +211,7 @@ def _split_pipe_genes(path: Path) -> Features:
     """Genes, by id where they have no name; those of several genomes have it behind their names."""
     table = _csv(path, str)
     if "gene_id" not in table:
-        msg = f"{path}: it has no column 'gene_id', but {', '.join(table)}: {REMEDY}"
-        raise InputError(msg)
+        raise InputError(f"{path}: it has no column 'gene_id', but {', '.join(table)}: {REMEDY}")
     ids = table["gene_id"].to_numpy(object)
     names = table.get("gene_name", table["gene_id"]).fillna(table["gene_id"]).to_numpy(object)
     genomes = table["genome"].fillna("").to_numpy(object) if "genome" in table else None

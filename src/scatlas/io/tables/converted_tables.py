@@ -151,8 +151,7 @@ def _shape(path: str, root: h5py.File, key: str) -> tuple[int, int]:
         matrix = root[key]
         shape = None if is_group(matrix) else matrix.shape
     if shape is None or len(shape) != 2:
-        msg = f"{path}: {key} is no matrix of genes x cells: {REMEDY}"
-        raise InputError(msg)
+        raise InputError(f"{path}: {key} is no matrix of genes x cells: {REMEDY}")
     return shape
 
 
@@ -163,22 +162,20 @@ def _loom_frame(
     place = group.name.strip("/")
     index_name = next((name for name in names if name in group), None)
     if index_name is None:
-        msg = (
+        raise InputError(
             f"{path}: {place} has none of {', '.join(names)}, which name the "
             f"{'genes' if place == 'row_attrs' else 'cells'}: add {names[0]}"
         )
-        raise InputError(msg)
     columns: dict[str, Any] = {}
     for name, stored in group.items():
         if is_group(stored) or len(stored.shape) != 1:
             notices.append(f"{place}/{name} is left out: it has not one value per row")
             continue
         if stored.shape[0] != n_rows:
-            msg = (
+            raise InputError(
                 f"{path}: {place}/{name} has {stored.shape[0]:,} values, but matrix has "
                 f"{n_rows:,}: {REMEDY}"
             )
-            raise InputError(msg)
         with reading(path, f"{place}/{name}"):
             text = h5py.check_string_dtype(stored.dtype) is not None
             columns[name] = np.asarray(stored.asstr()[:], object) if text else stored[:]
