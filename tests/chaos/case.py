@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -19,8 +20,6 @@ from tests.workflow.runs import ROOT, Project
 
 RUNS = 3
 _SECONDS = 300  # no run of this small atlas takes longer, even on a busy machine
-# Marks the processes of one case in their environment.
-_MARK = "CHAOS_CASE"
 # Results for users; an atlas is complete without the others.
 _PRODUCTS = ("atlas.zarr", "umap.h5ad", "integrated.h5ad", "pseudobulk.h5ad", "report.html")
 _PRODUCTS += ("consensus_genes.tsv", "markers.h5ad", "manifests/", "figures/", "tables/")
@@ -46,33 +45,15 @@ class Done(NamedTuple):
 
 @dataclass
 class Case:
-    """A project that a fault damages.
-
-    Attributes
-    ----------
-    atlas
-        Atlas that the project is a copy of.
-    project
-        Inputs and results.
-    rng
-        Random numbers of the fault.
-    quick
-        Whether to use few undisturbed builds.
-    log
-        Events in words, with the output of the runs.
-    targets
-        Targets of the user's command: everything, or the atlas alone.
-    said
-        Last sentences of the workflow.
-    """
+    """A copy of the atlas that a fault damages."""
 
     atlas: Atlas
     project: Project
     rng: Random
-    quick: bool = False
-    log: list[str] = field(default_factory=list)
-    targets: tuple[str, ...] = ()
-    said: set[str] = field(default_factory=set)
+    quick: bool = False  # with few undisturbed builds
+    log: list[str] = field(default_factory=list)  # events in words, with the output of the runs
+    targets: tuple[str, ...] = ()  # of the user's command: everything, or the atlas alone
+    said: set[str] = field(default_factory=set)  # last sentences of the workflow
     n_runs: int = 0
 
     def __post_init__(self) -> None:
@@ -96,7 +77,8 @@ class Case:
 
     @property
     def mark(self) -> str:
-        return f"{_MARK}={self.project.folder}"
+        """Variable that marks the processes of the case in their environment."""
+        return f"CHAOS_CASE={self.project.folder}"
 
     def note(self, what: str) -> None:
         self.log.append(what)
@@ -130,14 +112,7 @@ class Case:
     def settle(self) -> str:
         """Act like a user: give the same command up to three times, and follow its sentences.
 
-        Returns
-        -------
-        The end: ``right`` or ``sentence``.
-
-        Raises
-        ------
-        WrongEnd
-            Neither of them.
+        The end is ``right`` or ``sentence``; any other is a :class:`WrongEnd`.
         """
         before = set()
         for _ in range(RUNS):
@@ -181,9 +156,7 @@ class Case:
         """Check that a failed run prints one sentence per error."""
         self.said = sentences(done.said)
         if "Traceback (most recent call last)" in done.said:
-            last = re.findall(
-                r"^\s*(\w[\w.]*(?:Error|Exception|Exit)\b.*)$", done.said, re.MULTILINE
-            )
+            last = re.findall(r"(?m)^\s*(\w[\w.]*(?:Error|Exception|Exit)\b.*)$", done.said)
             raise WrongEnd(f"traceback: {last[0] if last else ''}")
         if not self.said or not all(self.said):
             raise WrongEnd("no sentence")
@@ -207,30 +180,22 @@ class Case:
         expected = {name: text for name, text in theirs.files.items() if self.is_asked_for(name)}
         wrong = differences(ours, expected)
         if wrong:
-            raise WrongEnd(
-                "; ".join(wrong[:4]) + (f" and {len(wrong) - 4} more" * (len(wrong) > 4))
-            )
+            more = f" and {len(wrong) - 4} more" * (len(wrong) > 4)
+            raise WrongEnd("; ".join(wrong[:4]) + more)
 
     def kill(self) -> None:
         """SIGKILL for every process of this case at once, as a power cut."""
         for pid in self.processes():
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
 
     def processes(self) -> list[int]:
         """Running processes of this case."""
         found = []
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit():
-                continue
-            try:
-                environment = (entry / "environ").read_bytes()
-            except OSError:  # ended, or of another user
-                continue
-            if self.mark.encode() in environment.split(b"\0"):
-                found.append(int(entry.name))
+        for entry in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # ended, or of another user
+                if self.mark.encode() in (entry / "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
         return found
 
     def wait_for_orphans(self) -> None:
@@ -271,14 +236,10 @@ class Run:
 
 def sentences(said: str) -> set[str]:
     """Error sentences of a run."""
-    found = {text.strip() for text in re.findall(r"\berror: (.*)$", said, re.MULTILINE)}
-    found |= {
-        text.strip()
-        for text in re.findall(
-            r"^\w+(?:Error|Exception)(?: in (?:file|rule) .*?)?:\n(.+)$", said, re.MULTILINE
-        )
-    }
-    return {text for text in found if not text.startswith("At least one job did not complete")}
+    found = re.findall(r"(?m)\berror: (.*)$", said)
+    found += re.findall(r"(?m)^\w+(?:Error|Exception)(?: in (?:file|rule) .*?)?:\n(.+)$", said)
+    ours = {text.strip() for text in found}
+    return {text for text in ours if not text.startswith("At least one job did not complete")}
 
 
 def unit_of(name: str) -> str:

@@ -6,12 +6,13 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tests.chaos import writes
 from tests.chaos.atlas import CONFIG, SHEET, Write, copy, remove
-from tests.chaos.case import Case, WrongEnd, unit_of
+from tests.chaos.case import Case, Run, WrongEnd, unit_of
 
 # Changes of the config that change results; the first ones reuse stored results of earlier steps.
 PROBES: list[dict[str, Any]] = [
@@ -21,65 +22,69 @@ PROBES: list[dict[str, Any]] = [
     {"normalize": {"target_sum": 1000}},
     {"qc": CONFIG["qc"] | {"min_genes": 60}},
 ]
-VALID: list[dict[str, Any]] = [
-    *PROBES,
-    {"seed": 1},
-    {"qc": {"filter": None}},
-    {"qc": CONFIG["qc"] | {"max_genes": 120}},
-    {"qc": CONFIG["qc"] | {"min_counts": 90}},
-    {"qc": CONFIG["qc"] | {"max_counts": 400}},
-    {"qc": CONFIG["qc"] | {"max_pct_mt": 20}},
-    {"qc": CONFIG["qc"] | {"max_pct_mt": 20, "mt_prefix": "G"}},
-    {"qc": CONFIG["qc"] | {"min_cells": 8}},
-    {"qc": CONFIG["qc"] | {"drop_rare_genes": 5}},
-    {"genes": "intersect"},
-    {"doublets": None},
-    {"doublets": {"expected_doublet_rate": 0.2}},
-    {"doublets": {"expected_doublet_rate": 0.06, "filter": True, "threshold": 0.2}},
-    {"doublets": {"expected_doublet_rate": 0.06, "by": "sublibrary"}},
-    {"hvg": {"n_top_genes": 100, "flavor": "cell_ranger"}},
-    {"hvg": {"n_top_genes": 100, "flavor": "seurat_v3"}},
-    {"consensus": {"min_plates": 1}},
-    {"consensus": {"min_plates": 3}},
-    {"consensus": {"n_top_genes": 60}},
-    {"consensus": {"min_plates": "60%"}},
-    {"scale": {"max_value": 2.5}},
-    {"scale": {"zero_center": True}},
-    {"pca": {"n_comps": 8, "zero_center": False}},
-    {"subset": {"n_cells": 150}},
-    {"subset": {"n_cells": None}},
-    {"neighbors": {"n_neighbors": 10}},
-    {"neighbors": {"n_pcs": 5}},
-    {"leiden": {"resolution": 0.4}},
-    {"pseudobulk": None},
-    {"pseudobulk": {"by": ["cell_line", "drug"]}},
-    {"integrate": None},
-    {"integrate": {"key": ["plate"], "max_iter_harmony": 3}},
-    {"integrate": {"key": ["donor"], "cells": "all", "max_iter_harmony": 3, "theta": 1.0}},
-    {"integrate": {"key": ["plate"], "cells": "all", "max_iter_harmony": 3, "umap": True}},
-    {"integrate": {"key": ["plate"], "cells": "all", "max_iter_harmony": 3, "label": None}},
-    {"integrate": {"key": ["plate"], "cells": "all", "max_iter_harmony": 2, "n_pcs": 6}},
-    {"report": {"colors": ["cell_line"]}},
-    {"compute": {"block_budget": "32MB"}},
-]
-FAILING: list[dict[str, Any]] = [
-    {"qc": {"filter": "no_such_column == 1"}},
-    {"qc": CONFIG["qc"] | {"min_genes": 10_000}},
-    {"qc": CONFIG["qc"] | {"max_pct_mt": 20, "mt_prefix": "no-such-"}},
-    {"qc": CONFIG["qc"] | {"drop_rare_genes": 1000}},
-    {"doublets": {"expected_doublet_rate": 0.06, "by": "no_such_column"}},
-    {"pca": {"n_comps": 10_000}},
-    {"hvg": {"n_top_genes": 0}},
-    {"consensus": {"min_plates": 4}},
-    {"neighbors": {"n_pcs": 100}},
-    {"pseudobulk": {"by": ["no_such_column"]}},
-    {"integrate": {"key": ["no_such_column"]}},
-    {"integrate": {"key": ["no_such_column"], "cells": "all"}},
-    {"compute": {"block_budget": "many"}},
-    {"outdir": "my.yaml/results"},
-    {"plates": "no-such-sheet.tsv"},
-    {"no_such_key": 1},
-]
+
+
+def _changes(of_section: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    """Changes of one section each; a row of qc, doublets or integrate adds to that of the atlas."""
+    kept = {name: CONFIG[name] for name in ("qc", "doublets")}
+    kept["integrate"] = {"key": ["plate"], "cells": "all", "max_iter_harmony": 3}
+    return [
+        {name: kept.get(name, {}) | value if isinstance(value, dict) else value}
+        for name, values in of_section.items()
+        for value in values
+    ]
+
+
+_BOUNDS = ({"max_genes": 120}, {"min_counts": 90}, {"max_counts": 400}, {"max_pct_mt": 20})
+VALID = PROBES + _changes(
+    {
+        "seed": [1],
+        "qc": [
+            *({"filter": None}, *_BOUNDS, {"max_pct_mt": 20, "mt_prefix": "G"}),
+            *({"min_cells": 8}, {"drop_rare_genes": 5}),
+        ],
+        "genes": ["intersect"],
+        "doublets": [
+            *(None, {"expected_doublet_rate": 0.2}),
+            *({"filter": True, "threshold": 0.2}, {"by": "sublibrary"}),
+        ],
+        "hvg": [{"n_top_genes": 100, "flavor": name} for name in ("cell_ranger", "seurat_v3")],
+        "consensus": [
+            *({"min_plates": 1}, {"min_plates": 3}, {"n_top_genes": 60}, {"min_plates": "60%"}),
+        ],
+        "scale": [{"max_value": 2.5}, {"zero_center": True}],
+        "pca": [{"n_comps": 8, "zero_center": False}],
+        "subset": [{"n_cells": 150}, {"n_cells": None}],
+        "neighbors": [{"n_neighbors": 10}, {"n_pcs": 5}],
+        "leiden": [{"resolution": 0.4}],
+        "pseudobulk": [None, {"by": ["cell_line", "drug"]}],
+        "integrate": [
+            *(None, {"cells": "subset"}, {"key": ["donor"], "theta": 1.0}, {"umap": True}),
+            *({"label": None}, {"max_iter_harmony": 2, "n_pcs": 6}),
+        ],
+        "report": [{"colors": ["cell_line"]}],
+        "compute": [{"block_budget": "32MB"}],
+    }
+)
+FAILING = _changes(
+    {
+        "qc": [
+            *({"filter": "no_such_column == 1"}, {"min_genes": 10_000}),
+            *({"max_pct_mt": 20, "mt_prefix": "no-such-"}, {"drop_rare_genes": 1000}),
+        ],
+        "doublets": [{"by": "no_such_column"}],
+        "pca": [{"n_comps": 10_000}],
+        "hvg": [{"n_top_genes": 0}],
+        "consensus": [{"min_plates": 4}],
+        "neighbors": [{"n_pcs": 100}],
+        "pseudobulk": [{"by": ["no_such_column"]}],
+        "integrate": [{"key": ["no_such_column"], "cells": cells} for cells in ("subset", "all")],
+        "compute": [{"block_budget": "many"}],
+        "outdir": ["my.yaml/results"],
+        "plates": ["no-such-sheet.tsv"],
+        "no_such_key": [1],
+    }
+)
 
 # Targets of a run before another change; the last costs least.
 TARGETS = [(), ("atlas",), ("consensus",), ("consensus",)]
@@ -128,15 +133,11 @@ def run_without_judging(case: Case, *targets: str) -> None:
         case.obey(done)
 
 
-def files_of(case: Case) -> list[str]:
-    """Random files of the results; every kind of output is equally likely."""
-    found = sorted(path for path in case.results.rglob("*") if path.is_file())
-    return [path.relative_to(case.results).as_posix() for path in found]
-
-
 def some_files(case: Case) -> list[Path]:
+    """Random files of the results; every kind of output is equally likely."""
     kinds: dict[str, dict[str, list[str]]] = {}
-    for name in files_of(case):
+    for path in sorted(path for path in case.results.rglob("*") if path.is_file()):
+        name = path.relative_to(case.results).as_posix()
         unit = unit_of(name)
         kind = "record" if "/runs/" in name else unit.split("/")[0]
         if kind == "plates":
@@ -211,43 +212,25 @@ def told(case: Case, kind: str, write: Write, root: str = "") -> dict[str, str]:
 # --- damage ---------------------------------------------------------------------------------------
 
 
-def remove_files(case: Case) -> str:
-    for path in some_files(case):
-        case.note(f"removed {path.relative_to(case.results)}")
-        spoil(case, path, None)
-    maybe_probe(case)
-    return case.settle()
+def damaged(how: str) -> Callable[[Case], str]:
+    """Remove, cut or empty some files, or flip a bit of them."""
 
+    def fault(case: Case) -> str:
+        for path in some_files(case):
+            data: bytes | None = path.read_bytes()
+            n = len(data)
+            at = case.rng.randrange(n) if n and how in ("cut", "flipped") else 0
+            if how == "flipped" and n:
+                bit = 1 << case.rng.randrange(8)
+                data = data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :]
+            elif how != "flipped":
+                data = None if how == "removed" else data[:at]
+            case.note(f"{how} at {at} of {n} bytes: {path.relative_to(case.results)}")
+            spoil(case, path, data)
+        maybe_probe(case)
+        return case.settle()
 
-def truncate_files(case: Case) -> str:
-    for path in some_files(case):
-        data = path.read_bytes()
-        n = case.rng.randrange(len(data)) if data else 0
-        case.note(f"cut {path.relative_to(case.results)} to {n} of {len(data)} bytes")
-        spoil(case, path, data[:n])
-    maybe_probe(case)
-    return case.settle()
-
-
-def empty_files(case: Case) -> str:
-    for path in some_files(case):
-        case.note(f"emptied {path.relative_to(case.results)}")
-        spoil(case, path, b"")
-    maybe_probe(case)
-    return case.settle()
-
-
-def flip_bytes(case: Case) -> str:
-    for path in some_files(case):
-        data = bytearray(path.read_bytes())
-        if not data:
-            continue
-        at = case.rng.randrange(len(data))
-        data[at] ^= 1 << case.rng.randrange(8)
-        case.note(f"flipped a bit of byte {at} of {path.relative_to(case.results)}")
-        spoil(case, path, bytes(data))
-    maybe_probe(case)
-    return case.settle()
+    return fault
 
 
 def remove_store(case: Case) -> str:
@@ -294,8 +277,7 @@ def purge(case: Case) -> str:
     """Remove files older than a date, as scratch file systems do."""
     folder = case.project.folder if case.rng.random() < 0.4 else case.results
     paths = [path for path in folder.rglob("*") if path.is_file()]
-    inputs = (case.project.folder / "plates", case.project.folder / "plates.tsv")
-    inputs += (case.project.folder / "my.yaml",)
+    inputs = [case.project.folder / name for name in ("plates", "plates.tsv", "my.yaml")]
     paths = [path for path in paths if not any(path.is_relative_to(kept) for kept in inputs)]
     ages = sorted(path.stat().st_mtime_ns for path in paths)
     cut = ages[case.rng.randrange(len(ages))]
@@ -342,14 +324,6 @@ def kill_job(case: Case) -> str:
     return case.settle()
 
 
-def full_disk(case: Case) -> str:
-    return failing_write(case, "ENOSPC")
-
-
-def io_error(case: Case) -> str:
-    return failing_write(case, "EIO")
-
-
 def failing_write(case: Case, kind: str) -> str:
     write = some_write(case)
     step_again(case, write)
@@ -365,9 +339,7 @@ def kill_snakemake(case: Case) -> str:
     step_again(case, write)
     alone = case.rng.random() < 0.5
     if case.atlas.library and case.rng.random() < 0.6:
-        running = case.start(environment=told(case, "WAIT", write))
-        while not writes.is_hit(state_file(case)) and running.process.poll() is None:
-            time.sleep(0.005)
+        running = waiting(case, write)
     else:
         seconds = case.rng.uniform(0, 4)
         case.note(f"after {seconds:.2f} s")
@@ -386,18 +358,23 @@ def kill_snakemake(case: Case) -> str:
     return case.settle()
 
 
-def meanwhile(case: Case) -> tuple[Any, Any]:
-    """Start a run and stop it at a write of a job."""
-    write = some_write(case)
-    step_again(case, write)
+def waiting(case: Case, write: Write) -> Run:
+    """Start a run that waits at a write of a job."""
     running = case.start(environment=told(case, "WAIT", write))
     while not writes.is_hit(state_file(case)) and running.process.poll() is None:
         time.sleep(0.005)
-    return running, write
+    return running
+
+
+def meanwhile(case: Case) -> Run:
+    """Start a run, whose step is due again, and stop it at a write of a job."""
+    write = some_write(case)
+    step_again(case, write)
+    return waiting(case, write)
 
 
 def two_runs(case: Case) -> str:
-    first, _ = meanwhile(case)
+    first = meanwhile(case)
     changed = case.rng.random() < 0.4
     if changed:
         probe(case)
@@ -413,7 +390,7 @@ def two_runs(case: Case) -> str:
 
 def inputs_change_in_a_run(case: Case) -> str:
     """Change inputs after Snakemake has planned its jobs."""
-    running, _ = meanwhile(case)
+    running = meanwhile(case)
     if case.rng.random() < 0.5:
         probe(case)
     else:
@@ -555,10 +532,10 @@ def failing_config(case: Case) -> str:
 
 
 KINDS: dict[str, Callable[[Case], str]] = {
-    "file removed": remove_files,
-    "file truncated": truncate_files,
-    "file emptied": empty_files,
-    "byte flipped": flip_bytes,
+    "file removed": damaged("removed"),
+    "file truncated": damaged("cut"),
+    "file emptied": damaged("emptied"),
+    "byte flipped": damaged("flipped"),
     "folder removed": remove_store,
     "plates mixed up": mix_up_plates,
     "results touched": touch_results,
@@ -566,8 +543,8 @@ KINDS: dict[str, Callable[[Case], str]] = {
     "Snakemake's memory lost": forget,
     "job killed": kill_job,
     "Snakemake killed": kill_snakemake,
-    "disk full": full_disk,
-    "I/O error": io_error,
+    "disk full": partial(failing_write, kind="ENOSPC"),
+    "I/O error": partial(failing_write, kind="EIO"),
     "two runs at once": two_runs,
     "inputs change in a run": inputs_change_in_a_run,
     "source replaced": new_source,

@@ -18,25 +18,15 @@ from tests.chaos.faults import KINDS, NEED_COMPILER, kind_of
 
 @dataclass(frozen=True)
 class Outcome:
-    """End of a fault.
-
-    Attributes
-    ----------
-    end
-        ``right``, ``sentence``, ``wrong``, ``skipped`` (no compiler), ``broken`` (the machine).
-    why
-        Reason of a wrong end; else the last sentences.
-    log
-        Events with the output of the runs.
-    """
+    """End of a fault."""
 
     seed: int
     number: int
     kind: str
-    end: str
-    why: str
+    end: str  # right, sentence, wrong, skipped (no compiler), broken (the machine)
+    why: str  # of a wrong end; else the last sentences
     seconds: float
-    log: str
+    log: str  # events with the output of the runs
 
 
 def attempt(atlas: Atlas, seed: int, number: int, *, quick: bool = False) -> Outcome:

@@ -28,17 +28,7 @@ def assert_same_frame(actual: pd.DataFrame, expected: pd.DataFrame, **options: A
 
 
 def writable(frame: pd.DataFrame, name: str, notify: Callable[[str], None]) -> pd.DataFrame:
-    """Convert columns and names that AnnData cannot write.
-
-    Parameters
-    ----------
-    frame
-        ``obs`` or ``var``; not changed.
-    name
-        ``"obs"`` or ``"var"``, for the notices.
-    notify
-        Called with a sentence for each change.
-    """
+    """Convert columns and names of ``obs`` or ``var`` that AnnData cannot write, with notices."""
     new = frame.copy(deep=False)
     for column in frame.columns:
         text = as_text(frame[column])

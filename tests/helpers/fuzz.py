@@ -58,41 +58,17 @@ BASES = {
 
 
 class Base(NamedTuple):
-    """A valid plate on disk.
-
-    Attributes
-    ----------
-    path
-        The h5ad file or Zarr store.
-    files
-        Content of each file by its path below ``path`` (``""`` for an h5ad file).
-    values
-        Byte ranges of X's arrays, by file.
-    guarded
-        Byte ranges that a checksum covers, by file.
-    """
+    """A valid plate on disk."""
 
     path: Path
-    files: dict[str, bytes]
-    values: dict[str, list[tuple[int, int]]]
-    guarded: dict[str, list[tuple[int, int]]]
+    files: dict[str, bytes]  # by the path in a store; "" for an h5ad file
+    values: dict[str, list[tuple[int, int]]]  # byte ranges of X's arrays, by file
+    guarded: dict[str, list[tuple[int, int]]]  # and those that a checksum covers
 
 
 @dataclass(frozen=True)
 class Damage:
-    """Damage of one file of a base.
-
-    Attributes
-    ----------
-    file
-        Path of the file in the base.
-    content
-        New bytes of the file.
-    what
-        Description for the report.
-    guarded
-        A checksum of the format covers every changed byte.
-    """
+    """New bytes of one file of a base; ``guarded``: a checksum covers every changed byte."""
 
     file: str
     content: bytes
@@ -101,7 +77,6 @@ class Damage:
 
 
 def counts() -> sp.csr_matrix:
-    """Matrix of all bases: over-dispersed counts with some empty cells."""
     return simulate(N_CELLS, N_GENES, seed=7)
 
 
@@ -277,13 +252,7 @@ def _json(content: bytearray, start: int, rng: np.random.Generator) -> str:
 
 
 _SPOIL = {
-    "flip": _flip,
-    "overwrite": _overwrite,
-    "number": _number,
-    "zeros": _zeros,
-    "copy": _copy,
-    "cut": _cut,
-    "json": _json,
+    spoil.__name__[1:]: spoil for spoil in (_flip, _overwrite, _number, _zeros, _copy, _cut, _json)
 }
 
 

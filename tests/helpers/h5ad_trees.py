@@ -9,15 +9,7 @@ import h5py
 
 
 def assert_as_anndata_writes(path: Path, scratch: Path) -> None:
-    """Compare names, encodings and types with a file that anndata writes of what it reads.
-
-    Parameters
-    ----------
-    path
-        h5ad file.
-    scratch
-        File to write.
-    """
+    """Compare names, encodings and types with a file that anndata writes of what it reads."""
     ad.read_h5ad(path).write_h5ad(scratch, convert_strings_to_categoricals=False)
     with h5py.File(path) as ours, h5py.File(scratch) as theirs:
         assert tree(ours) == tree(theirs), path

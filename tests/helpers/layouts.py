@@ -35,41 +35,16 @@ CSR = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0"}
 
 @dataclass(frozen=True)
 class Layout:
-    """Layout of the three arrays of X on disk.
-
-    Attributes
-    ----------
-    name
-        Name of the file and of the test.
-    kind
-        File format; anndata writes ``"anndata"`` kinds as for a user.
-    codec
-        Key of `h5_filters`, `ZARR2` or `ZARR3` of `layout_arrays`.
-    chunks
-        Values per chunk of ``data``, ``indices`` and ``indptr``.
-    storage
-        Special storage of the chunks, see `layout_arrays`.
-    dtypes
-        Stored types of ``data``, ``indices`` and ``indptr``.
-    fill
-        Fill value of ``data``; the other arrays have the format's default.
-    file
-        Options of the file or store.
-    """
+    """Layout on disk of ``data``, ``indices`` and ``indptr`` of X, in this order below."""
 
     name: str
     kind: Literal["h5ad", "zarr2", "zarr3"]
-    codec: str = "none"
+    codec: str = "none"  # key of `H5_CODECS`, `ZARR2` or `ZARR3` of `layout_arrays`
     chunks: tuple[int, int, int] = (50, 35, 10)
-    storage: str = "chunked"
+    storage: str = "chunked"  # see `layout_arrays`; "anndata": as it writes for a user
     dtypes: tuple[str, str, str] = ("<f4", "<i4", "<i8")
-    fill: float = 0
-    file: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def suffix(self) -> str:
-        """Suffix of the file's name."""
-        return "h5ad" if self.kind == "h5ad" else "zarr"
+    fill: float = 0  # of data
+    file: Mapping[str, Any] = field(default_factory=dict)  # options
 
 
 class Plain(NamedTuple):
@@ -102,8 +77,7 @@ def frames(n_cells: int, n_genes: int) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def write(x: sp.csr_matrix, folder: Path, layout: Layout) -> Path:
-    """Write ``x`` to ``folder`` in a layout, with the ``obs`` and ``var`` of `frames`."""
-    path = folder / f"{layout.name}.{layout.suffix}"
+    path = folder / f"{layout.name}.{layout.kind.rstrip('23')}"
     obs, var = frames(*x.shape)
     arrays = {
         part: getattr(x, part).astype(dtype)

@@ -29,6 +29,7 @@ from scatlas.io.products.embeddings import read_components, write_embedding, wri
 from tests.helpers.frames import assert_same_frame
 
 N, GENES, COMPS = 120, 30, 6
+UNS = {"consensus": {"min_plates": 3}}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -117,7 +118,7 @@ def build(folder):
     merged = write_merged(folder / "merged.zarr")
     pca = write_components(folder / "pca.zarr")
     atlas = folder / "atlas.zarr"
-    facts = assemble(merged, pca, atlas, var=gene_facts(), uns={"consensus": {"min_plates": 3}})
+    facts = assemble(merged, pca, atlas, var=gene_facts(), uns=UNS)
     assert facts == {"n_cells": N, "n_genes": GENES, "n_comps": COMPS}
     return SimpleNamespace(merged=merged, pca=pca, atlas=atlas)
 
@@ -138,7 +139,7 @@ def assert_is_atlas(adata):
     assert list(adata.var["mt"]) == [False] * GENES
     np.testing.assert_array_equal(adata.obsm["X_pca"], projected())
     np.testing.assert_array_equal(adata.varm["PCs"], components().PCs)
-    assert adata.uns["consensus"] == {"min_plates": 3}
+    assert adata.uns["consensus"] == UNS["consensus"]
     pca = adata.uns["pca"]
     assert set(pca) == {"params", "variance", "variance_ratio"}
     np.testing.assert_array_equal(pca["variance"], components().variance)
@@ -204,7 +205,7 @@ def test_further_coordinates_are_a_part_of_the_atlas(built, tmp_path):
     write_embedding(tmp_path / "harmony.zarr", "X_moved", moved)
     out = tmp_path / "atlas.zarr"
     obsm = {"X_moved": tmp_path / "harmony.zarr"}
-    options = {"var": gene_facts(), "uns": {"consensus": {"min_plates": 3}}}
+    options = {"var": gene_facts(), "uns": UNS}
     assemble(built.merged, built.pca, out, obsm=obsm, **options)
     adata = ad.read_zarr(out)
     assert_is_atlas(adata)
@@ -220,37 +221,18 @@ def test_anndata_opens_the_atlas(built):
     assert_is_atlas(ad.experimental.read_lazy(built.atlas).to_memory())
 
 
-# scanpy calls what matplotlib 3.11 deprecates.
-@pytest.mark.filterwarnings("ignore:The set_bad function:PendingDeprecationWarning")
-def test_scanpy_works_on_the_atlas(built, tmp_path):
-    import matplotlib as mpl
-    import scanpy as sc
-
-    mpl.use("agg")
-    adata = ad.read_zarr(built.atlas)
-    # "gauss" needs no just-in-time compilation, which takes half a minute.
-    sc.pp.neighbors(adata, n_neighbors=5, method="gauss", knn=False)
-    assert adata.obsp["connectivities"].shape == (N, N)
-    plot = sc.pl.pca(adata, color=["plate", "g3"], show=False, return_fig=True)
-    plot.savefig(tmp_path / "pca.png")
-    frame = sc.get.obs_df(adata, ["g5", "g3", "drug"])
-    np.testing.assert_array_equal(frame["g5"], matrix().toarray()[:, 5])
-    cut = adata[adata.obs["plate"] == "a", ["g5", "g3"]].copy()
-    np.testing.assert_array_equal(cut.X.toarray(), matrix().toarray()[40:80][:, [5, 3]])
-
-
 def chunk_files(store):
     return sorted(p for p in store.rglob("*") if p.is_file() and p.name != "zarr.json")
 
 
 def test_chunks_are_linked_and_metadata_are_not(built):
     pairs = {
-        **{p: built.merged / p.relative_to(built.atlas) for p in chunk_files(built.atlas / "X")},
-        **{p: built.merged / p.relative_to(built.atlas) for p in chunk_files(built.atlas / "obs")},
-        **{
-            p: built.pca / p.relative_to(built.atlas / "obsm")
-            for p in chunk_files(built.atlas / "obsm")
-        },
+        here: source / here.relative_to(built.atlas / cut)
+        for part, source, cut in (
+            *(("X", built.merged, ""), ("obs", built.merged, "")),
+            ("obsm", built.pca, "obsm"),
+        )
+        for here in chunk_files(built.atlas / part)
     }
     assert len(pairs) > 20
     assert all(here.samefile(there) for here, there in pairs.items())
@@ -286,13 +268,7 @@ class _Os:
 def test_copies_where_links_are_impossible(built, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("scatlas._util.operating_system.os", _Os(errno.EXDEV))
     with caplog.at_level(logging.INFO, "scatlas"):
-        assemble(
-            built.merged,
-            built.pca,
-            tmp_path / "copied.zarr",
-            var=gene_facts(),
-            uns={"consensus": {"min_plates": 3}},
-        )
+        assemble(built.merged, built.pca, tmp_path / "copied.zarr", var=gene_facts(), uns=UNS)
     assert checksum(tmp_path / "copied.zarr") == checksum(built.atlas)
     assert not chunk_files(tmp_path / "copied.zarr")[0].samefile(chunk_files(built.atlas)[0])
     # One line for each store, not for each file.
@@ -342,22 +318,19 @@ def test_pca_of_too_few_cells_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def chosen(kind):
-    rng = np.random.default_rng(3)
-    return {
-        "some": np.sort(rng.choice(N, 40, replace=False)),
-        "few": np.array([8, 70]),
-        "empty cells": np.array([0, 7, 8, N - 1]),
-        "all": np.arange(N),
-        "run": np.arange(50, 90, dtype=np.uint32),
-        "none": np.array([], int),
-    }[kind]
+CHOSEN = {
+    "some": np.sort(np.random.default_rng(3).choice(N, 40, replace=False)),
+    "few": np.array([8, 70]),
+    "empty cells": np.array([0, 7, 8, N - 1]),
+    "all": np.arange(N),
+    "run": np.arange(50, 90, dtype=np.uint32),
+    "none": np.array([], int),
+}
 
 
 @pytest.mark.parametrize("budget", ["1kB", "20kB", "256MB"])
-@pytest.mark.parametrize("kind", ["some", "few", "empty cells", "all", "run", "none"])
-def test_subset_equals_indexing(built, kind, budget):
-    rows = chosen(kind)
+@pytest.mark.parametrize("rows", CHOSEN.values(), ids=CHOSEN)
+def test_subset_equals_indexing(built, rows, budget):
     actual = read_subset(built.atlas, rows, block_budget=budget)
     expected = ad.read_zarr(built.atlas)[rows].copy()
     np.testing.assert_array_equal(actual.X.toarray(), expected.X.toarray())

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import logging
-from pathlib import Path
 
 import anndata as ad
 import numpy as np
@@ -26,7 +23,6 @@ from scatlas.io.zarr_writer.elements import create_group, open_group_to_write, w
 from tests.helpers.frames import assert_same_frame
 
 GENES = [f"g{i}" for i in range(40)]
-SCRIPT = Path(__file__).parents[3] / "scripts" / "concat_on_disk.py"
 
 
 @pytest.fixture(autouse=True)
@@ -170,160 +166,93 @@ def test_columns_that_are_not_everywhere(tmp_path, caplog):
     assert list(actual.obs.columns) == ["n", "share", "line", "barcode", "plate"]
 
 
+cat, numbers, nullable = pd.Categorical, np.array, pd.array
+NAN, LONG = np.nan, 2**53 + 1
+GAPS, FLAGS = numbers([NAN, NAN]), numbers([True, False])
+LEVELS = {"categories": ["lo", "hi"], "ordered": True}
+# Columns of two plates, the values that they become, and the type.
 CASES = {
-    "ints": ([1, 2], np.array([300, 4], np.int16), [1, 2, 300, 4], "int64"),
-    "int_float": (np.array([1, 2]), np.array([0.5, np.nan]), [1, 2, 0.5, np.nan], "float64"),
-    "bool_int": (np.array([True, False]), np.array([2, 3]), [1, 0, 2, 3], "int64"),
-    "same_bool": (np.array([True, False]), np.array([True, True]), [1, 0, 1, 1], "bool"),
-    "nullable": (
-        pd.array([1, None], dtype="Int32"),
-        np.array([5, 6], np.int64),
-        [1, None, 5, 6],
-        "Int64",
-    ),
+    "ints": ([1, 2], numbers([300, 4], "i2"), [1, 2, 300, 4], "int64"),
+    "int_float": (numbers([1, 2]), numbers([0.5, NAN]), [1, 2, 0.5, None], "float64"),
+    "bool_int": (FLAGS, numbers([2, 3]), [1, 0, 2, 3], "int64"),
+    "same_bool": (FLAGS, numbers([True, True]), [1, 0, 1, 1], "bool"),
+    "nullable": (nullable([1, None], "Int32"), numbers([5, 6]), [1, None, 5, 6], "Int64"),
     "nullable_bool": (
-        pd.array([True, None], dtype="boolean"),
-        pd.array([False, True], dtype="boolean"),
-        [True, None, False, True],
-        "boolean",
+        *(nullable([True, None], "boolean"), nullable([False, True], "boolean")),
+        *([True, None, False, True], "boolean"),
     ),
     "nullable_float": (
-        pd.array([1, None], dtype="Int32"),
-        np.array([0.5, 2.0]),
-        [1, None, 0.5, 2.0],
-        "float64",
+        *(nullable([1, None], "Int32"), numbers([0.5, 2.0])),
+        *([1, None, 0.5, 2.0], "float64"),
     ),
-    "text_category": (["x", "y"], pd.Categorical(["z", "x"]), ["x", "y", "z", "x"], "object"),
-    "text_category_gap": (
-        ["x", ""],
-        pd.Categorical(["z", None]),
-        ["x", "", "z", None],
-        "category",
-    ),
-    "text_missing": (["x", "y"], np.array([np.nan, np.nan]), ["x", "y", None, None], "category"),
-    "category_missing": (
-        np.array([np.nan, np.nan], np.float32),
-        pd.Categorical(["z", "x"]),
-        [None, None, "z", "x"],
-        "category",
-    ),
-    "text_number_gap": (
-        ["x", "y"],
-        np.array([0.5, np.nan]),
-        ["x", "y", "0.5", None],
-        "category",
-    ),
+    "text_category": (["x", "y"], cat(["z", "x"]), ["x", "y", "z", "x"], "object"),
+    "text_category_gap": (["x", ""], cat(["z", None]), ["x", "", "z", None], "category"),
+    "text_missing": (["x", "y"], GAPS, ["x", "y", None, None], "category"),
+    "category_missing": (GAPS, cat(["z", "x"]), [None, None, "z", "x"], "category"),
+    "text_number": (["x", "y"], numbers([1, 2]), ["x", "y", "1", "2"], "object"),
+    "text_number_gap": (["x", "y"], numbers([0.5, NAN]), ["x", "y", "0.5", None], "category"),
     "long_int_float": (
-        np.array([2**53 + 1, -1]),
-        np.array([0.5, 2], np.float32),
-        [str(2**53 + 1), "-1", "0.5", "2.0"],
-        "object",
+        *(numbers([LONG, -1]), numbers([0.5, 2], "f4")),
+        *([str(LONG), "-1", "0.5", "2.0"], "object"),
     ),
     "negative_long_int_float": (
-        np.array([-(2**53) - 1, 1]),
-        np.array([0.5, np.nan]),
-        [str(-(2**53) - 1), "1", "0.5", None],
-        "category",
+        *(numbers([-LONG, 1]), numbers([0.5, NAN])),
+        *([str(-LONG), "1", "0.5", None], "category"),
     ),
     "long_uint_int": (
-        np.array([2**64 - 1, 1], np.uint64),
-        np.array([-1, 2]),
-        [str(2**64 - 1), "1", "-1", "2"],
-        "object",
+        *(numbers([2**64 - 1, 1], "u8"), numbers([-1, 2])),
+        *([str(2**64 - 1), "1", "-1", "2"], "object"),
     ),
     "long_nullable_float": (
-        pd.array([2**62 + 1, None], dtype="Int64"),
-        np.array([0.5, 2]),
-        [str(2**62 + 1), None, "0.5", "2.0"],
-        "category",
+        *(nullable([2**62 + 1, None], "Int64"), numbers([0.5, 2])),
+        *([str(2**62 + 1), None, "0.5", "2.0"], "category"),
     ),
     "long_int_float_that_fit": (
-        np.array([2**53, -(2**53)]),
-        np.array([0.5, 2]),
-        [2**53, -(2**53), 0.5, 2],
-        "float64",
+        *(numbers([2**53, -(2**53)]), numbers([0.5, 2])),
+        *([2**53, -(2**53), 0.5, 2], "float64"),
     ),
-    "long_ints": (np.array([2**62 + 1]), np.array([3], np.int8), [2**62 + 1, 3], "int64"),
-    "text_number": (["x", "y"], np.array([1, 2]), ["x", "y", "1", "2"], "object"),
+    "long_ints": (numbers([2**62 + 1]), numbers([3], "i1"), [2**62 + 1, 3], "int64"),
     "categories": (
-        pd.Categorical(["b", None]),
-        pd.Categorical(["a", "b"], ["a", "b", "unused"]),
-        ["b", None, "a", "b"],
-        "category",
+        *(cat(["b", None]), cat(["a", "b"], ["a", "b", "unused"])),
+        *(["b", None, "a", "b"], "category"),
     ),
-    "number_categories": (
-        pd.Categorical([3, 1]),
-        pd.Categorical([2, 3]),
-        [3, 1, 2, 3],
-        "category",
-    ),
-    "mixed_categories": (
-        pd.Categorical([3, 1]),
-        pd.Categorical(["2", "3"]),
-        ["3", "1", "2", "3"],
-        "category",
-    ),
-    "bool_int_categories": (
-        pd.Categorical([True, False]),
-        pd.Categorical([1, 2]),
-        ["True", "False", "1", "2"],
-        "category",
-    ),
-    "int_float_categories": (
-        pd.Categorical([1, 2]),
-        pd.Categorical([2.0, 0.5]),
-        [1, 2, 2, 0.5],
-        "category",
-    ),
+    "number_categories": (cat([3, 1]), cat([2, 3]), [3, 1, 2, 3], "category"),
+    "mixed_categories": (cat([3, 1]), cat(["2", "3"]), ["3", "1", "2", "3"], "category"),
+    "bool_int_categories": (cat(FLAGS), cat([1, 2]), ["True", "False", "1", "2"], "category"),
+    "int_float_categories": (cat([1, 2]), cat([2.0, 0.5]), [1, 2, 2, 0.5], "category"),
     "long_int_float_categories": (
-        pd.Categorical([2**53 + 1, 2**53]),
-        pd.Categorical([0.5, None]),
-        [str(2**53 + 1), str(2**53), "0.5", None],
-        "category",
+        *(cat([LONG, 2**53]), cat([0.5, None])),
+        *([str(LONG), str(2**53), "0.5", None], "category"),
     ),
-    "bool_categories_missing": (
-        pd.Categorical([np.nan, np.nan]),
-        pd.Categorical([True, False]),
-        [None, None, True, False],
-        "category",
-    ),
-    "no_categories": (
-        pd.Categorical([np.nan, np.nan]),
-        pd.Categorical(np.array([None, None], object)),
-        [None, None, None, None],
-        "category",
-    ),
+    "bool_categories_missing": (cat(GAPS), cat(FLAGS), [None, None, True, False], "category"),
+    "no_categories": (cat(GAPS), cat(numbers([None, None], object)), [None] * 4, "category"),
     "ordered": (
-        pd.Categorical(["lo", "hi"], ["lo", "hi"], ordered=True),
-        pd.Categorical(["hi", "hi"], ["lo", "hi"], ordered=True),
-        ["lo", "hi", "hi", "hi"],
-        pd.CategoricalDtype(["lo", "hi"], ordered=True),
+        *(cat(["lo", "hi"], **LEVELS), cat(["hi", "hi"], **LEVELS)),
+        *(["lo", "hi", "hi", "hi"], pd.CategoricalDtype(**LEVELS)),
     ),
     "ordered_differently": (
-        pd.Categorical(["lo", "hi"], ["lo", "hi"], ordered=True),
-        pd.Categorical(["hi", "lo"], ["hi", "lo"], ordered=True),
-        ["lo", "hi", "hi", "lo"],
-        pd.CategoricalDtype(["lo", "hi"], ordered=False),
+        *(cat(["lo", "hi"], **LEVELS), cat(["hi", "lo"], ["hi", "lo"], ordered=True)),
+        *(["lo", "hi", "hi", "lo"], pd.CategoricalDtype(["lo", "hi"], ordered=False)),
     ),
 }
 QUIET = {"same_bool", "categories", "number_categories", "ordered", "nullable_bool"}
 QUIET |= {"int_float_categories", "bool_categories_missing", "no_categories"}
 
 
+def without_gaps(values):
+    return [None if pd.isna(value) else value for value in values]
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_columns_of_differing_types(tmp_path, case):
     first, second, expected, dtype = CASES[case]
-    plates = {
-        "a": plate(len(first), 0, obs={"k": first}),
-        "b": plate(len(second), 1, obs={"k": second}),
-    }
+    plates = {"a": plate(len(first), 0, obs={"k": first})}
+    plates["b"] = plate(len(second), 1, obs={"k": second})
     actual, facts = merged(tmp_path, plates)
     column = actual.obs["k"]
     text = dtype == "object" and pd.api.types.is_string_dtype(column.dtype)
     assert column.dtype == dtype or text
-    assert [None if pd.isna(v) else v for v in column] == [
-        None if pd.isna(v) else v for v in expected
-    ]
+    assert without_gaps(column) == expected
     assert len(facts["notices"]) == (case not in QUIET)
     assert all("obs['k']: " in notice for notice in facts["notices"])
 
@@ -340,31 +269,16 @@ def test_columns_read_in_pieces(tmp_path):
     actual, _ = merged(tmp_path, plates)
     expected = ad.concat(plates, label="plate")
     assert_same_frame(actual.obs[["gap", "µ"]], expected.obs[["gap", "µ"]], check_dtype=True)
-    assert list(actual.obs["cat"].astype(object).fillna("-")) == list(
-        expected.obs["cat"].astype(object).fillna("-")
-    )
+    assert without_gaps(actual.obs["cat"]) == without_gaps(expected.obs["cat"])
 
 
 def test_many_categories_take_wider_codes(tmp_path):
     labels = [f"k{i}" for i in range(300)]
-    plates = {
-        "a": plate(100, 0, obs={"k": pd.Categorical(labels[:100])}),
-        "b": plate(200, 1, obs={"k": pd.Categorical(labels[100:])}),
-    }
+    plates = {"a": plate(100, 0, obs={"k": cat(labels[:100])})}
+    plates["b"] = plate(200, 1, obs={"k": cat(labels[100:])})
     actual, _ = merged(tmp_path, plates)
     assert list(actual.obs["k"]) == labels
     assert actual.obs["k"].cat.codes.dtype == np.int16
-
-
-def test_label_replaces_a_column_of_its_name(tmp_path):
-    plates = {
-        "a": plate(5, 0, obs={"plate": "a"}),
-        "b": plate(5, 1, obs={"plate": pd.Categorical(["old"] * 5)}),
-    }
-    actual, facts = merged(tmp_path, plates)
-    assert list(actual.obs["plate"]) == ["a"] * 5 + ["b"] * 5
-    assert facts["notices"] == ["obs['plate'] of plate b held other values: replaced by 'b'"]
-    assert list(actual.obs.columns).count("plate") == 1
 
 
 def test_a_plate_whose_cells_are_on_another_one_is_named(tmp_path):
@@ -398,22 +312,25 @@ def test_labels_become_categories(tmp_path):
         column = actual.obs[name]
         assert list(column.cat.categories) == categories
         assert not column.cat.ordered
-        assert [None if pd.isna(v) else v for v in column] == values
+        assert without_gaps(column) == values
     assert list(ad.read_zarr(tmp_path / "merged.zarr").obs["plate"].cat.categories) == [*plates]
 
 
 def test_labels_replace_columns_of_their_names(tmp_path):
     plates = {
-        "a": plate(3, 0, obs={"donor": ["x", "y", "x"], "day": [1, 1, 1]}),
-        "b": plate(3, 1, obs={"donor": pd.Categorical(["z"] * 3)}),
+        "a": plate(3, 0, obs={"donor": ["x", "y", "x"], "day": [1, 1, 1], "plate": "a"}),
+        "b": plate(3, 1, obs={"donor": cat(["z"] * 3), "plate": cat(["old"] * 3)}),
     }
     labels = {"a": {"donor": "x", "day": "1"}, "b": {"donor": "z", "day": "2"}}
     actual, facts = merged(tmp_path, plates, labels=labels)
     assert list(actual.obs.columns)[4:] == ["donor", "plate", "day"]
-    assert list(actual.obs["donor"]) == ["x"] * 3 + ["z"] * 3
-    assert list(actual.obs["day"]) == ["1"] * 3 + ["2"] * 3
+    for name, values in (("donor", "xz"), ("plate", "ab"), ("day", "12")):
+        assert list(actual.obs[name]) == [values[0]] * 3 + [values[1]] * 3
     assert facts["dropped_columns"] == []
-    assert facts["notices"] == ["obs['donor'] of plate a held other values: replaced by 'x'"]
+    assert facts["notices"] == [
+        "obs['plate'] of plate b held other values: replaced by 'b'",
+        "obs['donor'] of plate a held other values: replaced by 'x'",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -436,7 +353,7 @@ def test_a_plate_without_a_label_keeps_its_own_column(tmp_path, own, kept):
     }
     labels = {"a": {"donor": "x"}, "b": {"donor": ""}, "c": {"donor": ""}}
     actual, facts = merged(tmp_path, plates, labels=labels)
-    found = [None if pd.isna(value) else value for value in actual.obs["donor"]]
+    found = without_gaps(actual.obs["donor"])
     assert found == ["x", "x", *kept, None, None]
     assert "obs['donor'] of plate a held other values: replaced by 'x'" in facts["notices"]
     assert "obs['donor'] of plate b has no label: kept" in facts["notices"]
@@ -466,27 +383,6 @@ def test_label_that_obs_cannot_have(tmp_path, name):
     assert not (tmp_path / "merged.zarr").exists()
 
 
-@pytest.mark.parametrize("labels", [None, {"a": {"donor": "ü 'x'"}, "b": {"donor": ""}}])
-def test_script(tmp_path, labels):
-    spec = importlib.util.spec_from_file_location("concat_on_disk_script", SCRIPT)
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    stores = stored(tmp_path, {"a": plate(3, 0), "b": plate(2, 1)})
-    out, manifest = tmp_path / "merged.zarr", tmp_path / "m.json"
-    selected = [f"{name}={path}" for name, path in stores.items()]
-    options = ["--labels", json.dumps(labels)] if labels else []
-    script.main(
-        ["--selected", *selected, "--merged", str(out), "--manifest", str(manifest), *options]
-    )
-    obs = ad.read_zarr(out).obs
-    assert json.loads(manifest.read_text())["obs_columns"] == list(obs.columns)
-    assert list(obs["plate"]) == ["a"] * 3 + ["b"] * 2
-    if labels:
-        assert list(obs["donor"].astype(object).fillna("-")) == ["ü 'x'"] * 3 + ["-"] * 2
-    else:
-        assert "donor" not in obs
-
-
 def test_notices_come_before_the_copying(tmp_path, monkeypatch, caplog):
     """Unlike X, tables are read in minutes."""
     plates = {
@@ -503,20 +399,6 @@ def test_notices_come_before_the_copying(tmp_path, monkeypatch, caplog):
         "obs['plate'] of plate b held other values: replaced by 'b'",
     ):
         assert notice in caplog.text
-
-
-def test_names_on_several_plates_get_the_plates_name(tmp_path):
-    names = [f"cell{i}" for i in range(25)]
-    plates = {
-        "a": plate(25, 0, names=names),
-        "b": plate(3, 1, names=["cell7", "other", "cell24"]),
-    }
-    actual, facts = merged(tmp_path, plates)
-    expected = [f"{n}-a" if n in {"cell7", "cell24"} else n for n in names]
-    assert list(actual.obs_names) == [*expected, "cell7-b", "other", "cell24-b"]
-    assert facts["renamed_cells"] == 4
-    (notice,) = facts["notices"]
-    assert notice.startswith("4 cells have a name that occurs on more than one plate")
 
 
 @pytest.mark.parametrize(
@@ -651,16 +533,6 @@ def test_column_that_cannot_be_merged_is_refused_early(tmp_path):
         concat_on_disk(stores, tmp_path / "m.zarr")
 
 
-def test_plates_without_cells(tmp_path):
-    plates = {"a": plate(5, 0), "b": plate(0, 1), "c": plate(4, 2)}
-    actual, _ = merged(tmp_path, plates)
-    assert list(actual.obs["plate"]) == ["a"] * 5 + ["c"] * 4
-    assert list(actual.obs["plate"].cat.categories) == ["a", "b", "c"]
-    np.testing.assert_array_equal(
-        actual.X.toarray(), sp.vstack([p.X for p in plates.values()]).toarray()
-    )
-
-
 def test_no_plates():
     with pytest.raises(ValueError, match="no plates"):
         concat_on_disk({}, "merged.zarr")
@@ -705,12 +577,6 @@ def test_an_outer_join_fills_gaps_by_kind(tmp_path):
     for name, values in own.items():
         assert list(first[name]) == list(values), name
         assert second[name].isna().all(), name
-    dtypes = {name: str(joined.obs[name].dtype) for name in own}
-    assert dtypes == {
-        "real": "float32",
-        "whole": "Int64",
-        "flag": "boolean",
-        "kind": "category",
-        "note": "category",
-    }
+    dtypes = ["float32", "Int64", "boolean", "category", "category"]
+    assert [str(joined.obs[name].dtype) for name in own] == dtypes
     assert list(joined.obs["share"]) == [*plates["a"].obs["share"], *plates["b"].obs["share"]]

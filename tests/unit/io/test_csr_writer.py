@@ -34,7 +34,6 @@ from scatlas.io.zarr_writer.sharded_array import (
     DENSE_CODEC,
     INDICES_CODEC,
     NORMALIZED_CODEC,
-    PROJECTED_CODEC,
     ShardedArray,
 )
 from tests.helpers.files import files
@@ -49,16 +48,15 @@ VALUES = {
 }
 
 
-@pytest.mark.parametrize(
-    "compression", [COUNTS_CODEC, INDICES_CODEC, DENSE_CODEC, NORMALIZED_CODEC, PROJECTED_CODEC]
-)
+# Those of indices and of projected cells are equal to two of these.
+@pytest.mark.parametrize("compression", [COUNTS_CODEC, DENSE_CODEC, NORMALIZED_CODEC])
 @pytest.mark.parametrize("kind", VALUES)
 def test_the_last_chunk_has_the_same_bytes_each_time(tmp_path, monkeypatch, kind, compression):
     """Of real size it is several blocks to Blosc, whose own threads finish them in any order."""
     monkeypatch.setattr(blosc, "use_threads", True)  # whoever has set it: zarr-python unsets it
     digests = set()
     with ThreadPoolExecutor(2) as pool:
-        for _ in range(20):
+        for _ in range(10):
             with ShardedArray(tmp_path / "x", kind, pool, compression=compression) as array:
                 array.append(VALUES[kind].astype(kind))
             digests.add(checksum(tmp_path / "x"))
@@ -70,24 +68,21 @@ def test_the_digest_of_values_does_not_depend_on_their_encoding(tmp_path, monkey
     if not in_runs:
         monkeypatch.setattr(shards, "run_encoder", lambda *_: None)
     values = np.arange(3 * shards.CHUNK_VALUES + 5, dtype=np.uint16)
-    digests = {}
-    with ThreadPoolExecutor(2) as pool:
-        for name, compression in {"a": COUNTS_CODEC, "b": NORMALIZED_CODEC}.items():
-            path = tmp_path / name
-            with ShardedArray(path, "u2", pool, compression=compression, digest=True) as array:
-                array.append(values, copy=False)
-            metadata = json.loads((path / "zarr.json").read_text())
-            digests[name] = metadata["attributes"][VALUES_DIGEST]
-    assert checksum(tmp_path / "a") != checksum(tmp_path / "b")
-    assert digests["a"] == digests["b"] == "8d17754372008b4e"
-    values[-1] += 1
-    with (
-        ThreadPoolExecutor(2) as pool,
-        ShardedArray(tmp_path / "c", "u2", pool, digest=True) as array,
+    digests = []
+    for name, codec, more in (
+        ("a", COUNTS_CODEC, 0),
+        ("b", NORMALIZED_CODEC, 0),
+        ("c", DENSE_CODEC, 1),
     ):
-        array.append(values)
-    metadata = json.loads((tmp_path / "c" / "zarr.json").read_text())
-    assert metadata["attributes"][VALUES_DIGEST] != digests["a"]
+        values[-1] += more
+        with shards.encoding_pool() as pool:
+            array = ShardedArray(tmp_path / name, "u2", pool, compression=codec, digest=True)
+            array.append(values, copy=False)
+            array.close()
+        metadata = json.loads((tmp_path / name / "zarr.json").read_text())
+        digests.append(metadata["attributes"][VALUES_DIGEST])
+    assert checksum(tmp_path / "a") != checksum(tmp_path / "b")
+    assert digests[0] == digests[1] == "8d17754372008b4e" != digests[2]
 
 
 @pytest.fixture
@@ -153,9 +148,7 @@ def test_anndata_opens_the_store(tmp_path, small_chunks, largest, dtype):
     assert group["X/data"].shards == (256,)
     assert group["X/data"].chunks == (64,)
     backed = sparse_dataset(group["X"])
-    assert (backed[5:40] != x[5:40]).nnz == 0
     assert (backed[np.array([1, 3, 60])] != x[[1, 3, 60]]).nnz == 0
-    assert_same_csr(backed.to_memory(), x)
 
     lazy = read_lazy(path)
     assert lazy.X.dtype == dtype
@@ -184,14 +177,11 @@ def test_scanpy_computes_on_the_store(tmp_path, kind):
     path = write(tmp_path / "a.zarr", x, 50, data_dtype=np.float32 if kind == "values" else None)
     stored = read_lazy(path).to_memory() if kind == "lazy" else ad.read_zarr(path)
     assert stored.X.dtype == (np.float32 if kind == "values" else np.uint8)
-    np.testing.assert_array_equal(stored.X.tocoo().toarray(), x.toarray())
+    assert stored.X.indices.dtype == stored.X.indptr.dtype == np.int32
     assert_same_csr(stored.X.T.tocsr(), x.T.tocsr())
     assert_same_csr(ad.concat([stored, stored], index_unique="-").X, sp.vstack([x, x], "csr"))
-    assert stored.X.indices.dtype == stored.X.indptr.dtype == np.int32
-    for rows, columns in [([5, 2, 9], [7, 3, 60]), (slice(None, None, 2), np.arange(81) % 3 == 0)]:
-        np.testing.assert_array_equal(
-            stored[rows, columns].copy().X.toarray(), x[rows][:, columns].toarray()
-        )
+    cut = stored[[5, 2, 9], [7, 3, 60]].copy().X
+    np.testing.assert_array_equal(cut.toarray(), x[[5, 2, 9]][:, [7, 3, 60]].toarray())
     stored, plain = scanpy_steps(stored), scanpy_steps(ad.AnnData(x))
     assert_same_frame(stored.obs, plain.obs, check_dtype=False)
     assert_same_frame(stored.var, plain.var, check_dtype=False)
@@ -243,24 +233,10 @@ def test_widening_equals_the_wide_dtype_from_the_start(tmp_path, small_chunks):
     assert not (stores[1] / "X/data.narrow").exists()
 
 
-def test_blocks_of_every_width_and_kind(tmp_path):
-    x = count_matrix()
-    reference = checksum(write(tmp_path / "a.zarr", x, 97))
-    for name, block in {
-        "int64": sp.csr_matrix(x, dtype=np.int64),
-        "array": sp.csr_array(x),
-        "float64": x.astype(np.float64),
-    }.items():
-        block.indices = block.indices.astype(np.int64)
-        before = block.copy()
-        assert checksum(write(tmp_path / name, block, 97)) == reference
-        assert_same_csr(block, before)
-
-
 @pytest.mark.parametrize("n_genes, dtype", [(65_536, np.uint16), (65_537, np.int32)])
 def test_blocks_of_counts_have_narrow_indices(tmp_path, n_genes, dtype):
     """With one chunk, and with many, which are narrowed in one call."""
-    for n_cells in (1, 5 * 2**17):
+    for n_cells in (1, 2**19 + 7):
         indices, offsets = np.tile([0, n_genes - 1], n_cells), 2 * np.arange(n_cells + 1)
         x = sp.csr_matrix((np.ones(2 * n_cells), indices, offsets), shape=(n_cells, n_genes))
         path = write(tmp_path / "a.zarr", x, n_cells)
@@ -284,42 +260,24 @@ def test_what_is_no_count_is_refused(tmp_path, value):
 
 
 def test_misuse_leaves_nothing(tmp_path):
-    x = count_matrix()
-    with pytest.raises(ValueError, match="obs has 96 rows, X has 97"):
-        write(tmp_path / "a.zarr", x, 10, obs=table(96))
-    with pytest.raises(ValueError, match="60 columns is due, not csc"):
-        write(tmp_path / "a.zarr", x.tocsc(), 97)
-    x.indices[5] = 60
-    with pytest.raises(ValueError, match="out of range"):
-        write(tmp_path / "a.zarr", x, 97)
+    x, path = count_matrix(), tmp_path / "a.zarr"
+    wrong = x.copy()
+    wrong.indices[5] = 60
 
     def write_rows_and_values_that_differ() -> None:
-        with CsrWriter(tmp_path / "a.zarr", n_vars=3) as store:
+        with CsrWriter(path, n_vars=3) as store:
             store.append_values(np.ones(2), np.arange(2))
             store.append_rows(np.array([1]))
 
-    with pytest.raises(ValueError, match="rows of 1 values in all, but 2"):
-        write_rows_and_values_that_differ()
+    for sentence, call in {
+        "obs has 96 rows, X has 97": lambda: write(path, x, 10, obs=table(96)),
+        "60 columns is due, not csc": lambda: write(path, x.tocsc(), 97),
+        "out of range": lambda: write(path, wrong, 97),
+        "rows of 1 values in all, but 2": write_rows_and_values_that_differ,
+    }.items():
+        with pytest.raises(ValueError, match=sentence):
+            call()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_text_columns_of_every_kind(tmp_path):
-    obs = pd.DataFrame(
-        {
-            "string": pd.array(["a", "b", "c"], dtype="string"),
-            "gaps": pd.array(["a", None, "a"], dtype="string"),
-            "object": ["x", "y", None],
-        }
-    )
-    obs.index = pd.Index(["1", "2", "3"], dtype="string")
-    before = obs.copy()
-    path = write(tmp_path / "a.zarr", count_matrix(3, 9), 3, obs=obs)
-    assert_same_frame(obs, before)
-    got = ad.read_zarr(path).obs
-    assert list(got["string"]) == ["a", "b", "c"]
-    assert list(got["gaps"].cat.codes) == [0, -1, 0]
-    assert list(got["object"].cat.codes) == [0, 1, -1]
-    assert list(got.index) == ["1", "2", "3"]
 
 
 def test_anndata_settings_stay_as_they_are(tmp_path):
@@ -343,15 +301,9 @@ def test_shards_equal_zarr_pythons(tmp_path, small_chunks, n, kind):
         "text": (np.array([f"µ{i}" * (i % 9 + 1) for i in range(n)], object), DENSE_CODEC),
         "bool": (np.ones(n, bool), DENSE_CODEC),
     }[kind]
+    options = {"row_shape": values.shape[1:], "attributes": {"k": 1}}
     with ThreadPoolExecutor(2) as pool:
-        array = ShardedArray(
-            tmp_path / "a",
-            values.dtype,
-            pool,
-            compression=compression,
-            row_shape=values.shape[1:],
-            attributes={"k": 1},
-        )
+        array = ShardedArray(tmp_path / "a", values.dtype, pool, compression=compression, **options)
         for lo in range(0, n, 37):
             array.append(values[lo : lo + 37])
         array.close()
@@ -414,17 +366,14 @@ def test_chunks_encoded_together_have_the_bytes_of_chunks_encoded_alone(
     monkeypatch.setattr(shards, "SHARD_VALUES", 2**11)
     values = np.random.default_rng(3).integers(0, 9, (2**11 * 3 + 77, *width)).astype(dtype)
     written = {}
-    for name, copy, run_bytes in (
-        ("alone", True, 2**21),
-        ("runs", False, 2**21),
-        ("few", False, 999),
-    ):
+    for name, run_bytes in (("alone", 2**21), ("runs", 2**21), ("few", 9)):
         monkeypatch.setattr(shards, "_RUN_BYTES", run_bytes)
-        with shards.encoding_pool() as pool:
-            array = shards.ShardedArray(tmp_path / name, dtype, pool, row_shape=width)
-            with array:
-                for piece in np.split(values, [100, 3_000, 3_001, 5_000]):
-                    array.append(np.ascontiguousarray(piece), copy=copy)
+        with (
+            shards.encoding_pool() as pool,
+            ShardedArray(tmp_path / name, dtype, pool, row_shape=width) as array,
+        ):
+            for piece in np.split(values, [100, 3_000, 3_001, 5_000]):
+                array.append(np.ascontiguousarray(piece), copy=name == "alone")
         written[name] = files(tmp_path / name)
     assert written["alone"] == written["runs"] == written["few"]
     np.testing.assert_array_equal(zarr.open_array(tmp_path / "runs", mode="r")[...], values)

@@ -19,6 +19,7 @@ from scatlas.io.tables.genes import genes_of_types
 from scatlas.workflow.command_line.plate_facts import read_facts
 from scatlas.workflow.config.plate_sheet import find_plates
 from tests.helpers.files import files
+from tests.helpers.plates import write
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*zarr v3:UserWarning", "ignore:Consolidated:UserWarning", "ignore:Variable names"
@@ -60,7 +61,7 @@ def test_the_plate_is_that_of_the_genes_alone(tmp_path: Path, kind: str, how: st
     adata, counts_in = cite_seq(), how if how in {"raw", "layers/counts"} else "X"
     source, genes = tmp_path / f"all.{kind}", tmp_path / f"genes.{kind}"
     for path, part in ((source, adata), (genes, adata[:, IS_GENE].copy())):
-        getattr(stored(part, how), f"write_{kind}")(path)
+        write(stored(part, how), path, 3)
     options = {"plate": "p", "counts_in": counts_in, "reference_counts_in": counts_in}
     wanted = load_plate(genes, tmp_path / "wanted.zarr", reference=source, **options)
     found = load_plate(source, tmp_path / "found.zarr", reference=genes, **options)

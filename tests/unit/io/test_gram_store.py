@@ -24,8 +24,9 @@ def write(path, x, *, stored=True):
     return StoredGram.open(path)
 
 
-@pytest.mark.parametrize("n_genes", [1, 7, 300, 1000])
-@pytest.mark.parametrize("values_at_once", [1, 5000, gram_store._VALUES_AT_ONCE])
+@pytest.mark.parametrize(
+    ("n_genes", "values_at_once"), [(1, 1), (7, 1), (300, 5000), (1000, gram_store._VALUES_AT_ONCE)]
+)
 def test_stored_statistics_come_back_bit_for_bit(tmp_path, monkeypatch, n_genes, values_at_once):
     monkeypatch.setattr(gram_store, "_VALUES_AT_ONCE", values_at_once)
     x = cells(50, n_genes)
@@ -36,15 +37,8 @@ def test_stored_statistics_come_back_bit_for_bit(tmp_path, monkeypatch, n_genes,
     assert (stored.n_cells, stored.n_genes, stored.has_matrix) == (50, n_genes, True)
     np.testing.assert_array_equal(sums, expected.sums)
     np.testing.assert_array_equal(upper, np.triu(expected.gram))
-
-
-def test_the_same_statistics_give_the_same_bytes(tmp_path):
-    x = cells(80, 900)
-    for name in ("one", "other"):
-        write(tmp_path / name, x)
-    written = files(tmp_path / "one")
-    assert len(written) == 5
-    assert written == files(tmp_path / "other")
+    write(tmp_path / "again.zarr", x)
+    assert files(tmp_path / "again.zarr") == files(tmp_path / "gram.zarr")
 
 
 def test_damage_and_loss_are_refused_by_name(tmp_path):
@@ -63,9 +57,7 @@ def test_damage_and_loss_are_refused_by_name(tmp_path):
         StoredGram.open(tmp_path / "absent.zarr")
 
 
-@pytest.mark.parametrize(
-    "stored", ["000000", "111111", "010101", "110001", "000111"], ids=lambda s: s
-)
+@pytest.mark.parametrize("stored", ["000000", "111111", "010101"])
 def test_components_hardly_depend_on_which_plates_store_their_matrix(tmp_path, stored):
     sizes = [700, 3, 1, 1200, 64, 500]
     plates = [cells(n, 250, seed) for seed, n in enumerate(sizes)]
@@ -95,20 +87,22 @@ def test_other_cells_or_genes_than_the_merged_matrix_are_refused(tmp_path):
         gram_stats_of_plates(cells(50, 21), [stored])
 
 
-def test_large_plates_store_their_matrix_and_small_samples_do_not():
-    # Cells, values per cell, consensus genes.
-    assert gram_is_worth_storing(7_000_000, 1451, 2304)  # a plate of Tahoe-100M
-    assert gram_is_worth_storing(300_000, 1451, 2000)
-    assert not gram_is_worth_storing(3_000, 1500, 7540)  # a droplet run
-    assert not gram_is_worth_storing(20_000, 2000, 2000)
-    assert not gram_is_worth_storing(0, 0, 1)
+@pytest.mark.parametrize(
+    ("n_cells", "values_per_cell", "n_genes", "stored"),
+    [
+        (7_000_000, 1451, 2304, True),  # a plate of Tahoe-100M
+        (300_000, 1451, 2000, True),
+        (3_000, 1500, 7540, False),  # a droplet run
+        (20_000, 2000, 2000, False),
+        (0, 0, 1, False),
+    ],
+)
+def test_large_plates_store_their_matrix(n_cells, values_per_cell, n_genes, stored):
+    assert gram_is_worth_storing(n_cells, values_per_cell, n_genes) == stored
 
 
-@pytest.mark.parametrize("n_genes", [300, 2000, 7540, 30_000])
+@pytest.mark.parametrize("n_genes", [300, 7540, 30_000])
 def test_a_stored_matrix_is_small_beside_the_counts(n_genes):
-    values_per_cell = 1000
-    n_cells = next(
-        n for n in range(1000, 100_000_000, 1000)
-        if gram_is_worth_storing(n, values_per_cell, n_genes)
-    )  # fmt: skip
-    assert 8 * n_genes**2 / 2 <= 0.1 * 2 * n_cells * values_per_cell
+    n_cells = range(1000, 100_000_000, 1000)
+    first = next(n for n in n_cells if gram_is_worth_storing(n, 1000, n_genes))
+    assert 8 * n_genes**2 / 2 <= 0.1 * 2 * first * 1000

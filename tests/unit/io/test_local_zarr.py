@@ -16,7 +16,14 @@ from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
 
 from scatlas.errors import InputError
 from scatlas.io import load_plate, read_lazy, read_matrix
-from scatlas.io.files.local_zarr import LocalArray, LocalGroup, as_zarr_python, open_store
+from scatlas.io.files.local_zarr import (
+    LocalArray,
+    LocalGroup,
+    RowArray,
+    as_zarr_python,
+    open_rows,
+    open_store,
+)
 from scatlas.io.matrices.counts_source import what_elements_hold
 from scatlas.io.tables.column_writer import write_frame
 from scatlas.io.tables.table import open_tables
@@ -82,13 +89,8 @@ def test_arrays(store):
         for rows in (slice(None), slice(3, 9), slice(5, 5), slice(50, 99), slice(9, 3)):
             assert list(mine[rows]) == list(other[rows])
     assert isinstance(ours["X"], zarr.Array)  # of two dimensions
-
-
-def test_for_other_packages(store):
-    ours = open_store(store)
     assert_same_frame(ad.io.read_elem(as_zarr_python(ours["obs"])), ad.read_zarr(store).obs)
     assert ad.io.read_elem(as_zarr_python(ours["obs/n"])).tolist() == list(range(N))
-    assert as_zarr_python(3) == 3
 
 
 @settings(max_examples=60, deadline=None)
@@ -228,13 +230,11 @@ def test_damaged_text(tmp_path):
     root["obs"].create_array(
         "_index", data=np.array(["a"] * N, np.dtypes.StringDType()), chunks=(N,)
     )
-    ours = open_store(path)
     short = json.loads((path / "obs/_index/zarr.json").read_text())
     short["shape"] = [30]
     short["chunk_grid"]["configuration"]["chunk_shape"] = [30]
     with pytest.raises(ValueError, match="does not hold 30 texts"):
         LocalArray(path, "obs/_index", short)[:]
-    assert isinstance(ours, LocalGroup)
 
 
 # -- tables written without it -------------------------------------------------------------------
@@ -287,5 +287,48 @@ def test_names_that_cannot_be_stored(tmp_path, names):
 def test_an_empty_table(tmp_path):
     create_group(tmp_path / "a.zarr", {})
     write_frame(tmp_path / "a.zarr/t", pd.DataFrame({"n": np.empty(0), "t": np.empty(0, object)}))
-    found = ad.io.read_elem(zarr.open_group(tmp_path / "a.zarr", mode="r")["t"])
-    assert found.shape == (0, 2)
+    assert ad.io.read_elem(zarr.open_group(tmp_path / "a.zarr", mode="r")["t"]).shape == (0, 2)
+
+
+# -- rows of matrices and lists ------------------------------------------------------------------
+
+ROWS = {
+    "shards": {"chunks": (16, 7), "shards": (64, 7)},
+    "chunks": {"chunks": (16, 7)},
+    "dots": {"chunks": (16, 7), "chunk_key_encoding": {"name": "default", "separator": "."}},
+    "one chunk": {"chunks": (1000, 7)},
+    "cut columns": {"chunks": (16, 4)},
+    "zarr 2": {"chunks": (16, 7)},
+    "list": {"chunks": (16,)},
+    "list in shards": {"chunks": (16,), "shards": (64,)},
+}
+
+
+def written_rows(path: Path, layout: str, dtype: str = "float32") -> np.ndarray:
+    x = (1000 * np.random.default_rng(0).normal(size=(150, 7))).astype(dtype)
+    x = x[:, 0] if "list" in layout else x
+    group = zarr.open_group(path, mode="w", zarr_format=2 if layout == "zarr 2" else 3)
+    group.create_array("x", shape=x.shape, dtype=x.dtype, **ROWS[layout])[:] = x
+    return x
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int16"])
+@pytest.mark.parametrize("layout", ROWS)
+def test_rows(tmp_path, layout, dtype):
+    x = written_rows(tmp_path / "a.zarr", layout, dtype)
+    found = open_rows(tmp_path / "a.zarr", "x")
+    assert isinstance(found, RowArray) == (layout not in ("cut columns", "zarr 2"))
+    assert (found.shape, found.dtype) == (x.shape, x.dtype)
+    for rows in (slice(0, 150), slice(10, 75), slice(149, 400), slice(64, 80), slice(30, 30)):
+        np.testing.assert_array_equal(found[rows], x[rows])
+
+
+def test_rows_of_lost_and_of_damaged_chunks(tmp_path):
+    written_rows(tmp_path / "a.zarr", "chunks")
+    (tmp_path / "a.zarr/x/c/1/0").unlink()  # as if never written: the fill value
+    assert not open_rows(tmp_path / "a.zarr", "x")[16:32].any()
+    written_rows(tmp_path / "b.zarr", "shards")
+    file = tmp_path / "b.zarr/x/c/1/0"
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(InputError, match=r"b\.zarr: x, rows 64 to 149"):
+        open_rows(tmp_path / "b.zarr", "x")[64:150]

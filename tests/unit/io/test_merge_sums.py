@@ -90,31 +90,3 @@ def test_genes_that_every_plate_has_in_the_order_of_the_first(tmp_path):
     with pytest.raises(InputError, match=r"gene 1 of plate p2 is 'g4', of plate p1 'g3'"):
         merge_sums(stores, tmp_path / "out" / "other.h5ad")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["sums.h5ad"]
-
-
-def test_the_script_leaves_out_groups_without_a_kept_cell(tmp_path, monkeypatch):
-    from scatlas.io import write_cells
-
-    # Only for this import: the folder has modules with names of packages, such as umap.
-    with monkeypatch.context() as only_here:
-        only_here.syspath_prepend(str(Path(__file__).parents[3] / "scripts"))
-        import pseudobulk
-
-    rng = np.random.default_rng(0)
-    x = sparse.csr_matrix(rng.poisson(1.0, (8, 30)).astype(np.uint8))
-    obs = pd.DataFrame({"line": list("aabbccab"), "drug": ["d", None, *"dddddd"]})
-    obs.index = [f"c{i}" for i in range(8)]
-    with CsrWriter(tmp_path / "store", n_vars=30, obs=obs) as writer:
-        writer.append(x)
-    keep = np.array([1, 1, 0, 0, 1, 1, 1, 0], dtype=bool)
-    write_cells(tmp_path / "qc", pd.DataFrame({"keep": keep}), [obs.index.to_numpy()])
-    files = [f"--{name}={tmp_path / name}" for name in ("store", "qc", "sums", "manifest")]
-    config = ["--config", '{"pseudobulk": {"by": ["line", "drug"]}}']
-    pseudobulk.main(["--plate=p", *files, *config, "--threads=1"])
-    found = ad.read_zarr(tmp_path / "sums")
-    assert found.obs_names.tolist() == ["a_d", "c_d"]  # b has no cell left, and one no drug
-    assert found.obs["n_obs_aggregated"].tolist() == [2, 2]
-    dense = x.toarray().astype(np.int64)
-    np.testing.assert_array_equal(found.X.toarray(), [dense[[0, 6]].sum(0), dense[[4, 5]].sum(0)])
-    with pytest.raises(InputError, match=r"^plate p has no obs column 'dose', which pseudobulk.by"):
-        pseudobulk.main(["--plate=p", *files, "--config", '{"pseudobulk": {"by": ["dose"]}}'])

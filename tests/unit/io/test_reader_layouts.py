@@ -14,11 +14,14 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import scatlas as sa
 from scatlas.blocks import stream
 from scatlas.errors import InputError
 from scatlas.io import open_counts
+from tests.helpers.layout_arrays import H5_CODECS, ZARR2, ZARR3
 from tests.helpers.layouts import (
     INCOMPLETE,
     LAYOUTS,
@@ -206,52 +209,143 @@ def test_offsets_whose_differences_overflow(tmp_path, name):
         sa.read_lazy(path)
 
 
+# -- any layout ----------------------------------------------------------------------------------
+
+H5_STORAGES = ["chunked", "resizable", "grown", "early", "backwards", "holes"]
+UNFILTERED = ["contiguous", "compact"]
+ZARR_STORAGES = ["chunked", "holes", "sharded", "one-shard", "shard-index-first"]
+sizes = st.sampled_from([1, 2, 3, 7, 16, 50, 10**4])
+types = st.tuples(
+    st.sampled_from(["<f4", "<f8", "<i4", "<i8", "|u1", "<u2", "<f2", ">f4", ">i4"]),
+    st.sampled_from(["<i4", "<i8", "<u2", "<u4", ">i4", "|u1"]),
+    st.sampled_from(["<i4", "<i8", ">i8"]),
+)
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> Layout:
+    """Any chain of codecs with any sizes of chunks, types and places of the chunks."""
+    kind = draw(st.sampled_from(["h5ad", "zarr2", "zarr3"]))
+    chunks = draw(st.tuples(sizes, sizes, sizes))
+    dtypes, fill = draw(types), draw(st.sampled_from([0, 1]))
+    if kind != "h5ad":
+        codec = draw(st.sampled_from(sorted(ZARR2 if kind == "zarr2" else ZARR3)))
+        storage = draw(st.sampled_from(ZARR_STORAGES if kind == "zarr3" else ZARR_STORAGES[:2]))
+        return Layout("random", kind, codec, chunks, storage, dtypes, fill)
+    codec = draw(st.sampled_from(["none", *H5_CODECS]))
+    storage = draw(st.sampled_from(H5_STORAGES + UNFILTERED))
+    if storage in UNFILTERED:
+        codec = "none"
+    file = draw(st.sampled_from([{}, {"libver": "latest"}, {"userblock_size": 512}]))
+    return Layout("random", kind, codec, chunks, storage, dtypes, fill, file)
+
+
+@st.composite
+def matrices(draw: st.DrawFn) -> sp.csr_matrix:
+    """From nothing at all to rows larger than a block; stored zeros among the values."""
+    n_cells, n_genes = draw(st.sampled_from([(0, 3), (1, 1), (1, 60), (25, 1), (12, 9), (30, 60)]))
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    lengths = rng.integers(0, n_genes + 1, n_cells) * (rng.random(n_cells) < rng.random())
+    indices = [np.sort(rng.choice(n_genes, n, replace=False)) for n in lengths]
+    indptr = np.r_[0, np.cumsum(lengths)]
+    data = rng.integers(0, 3, indptr[-1])
+    indices = np.concatenate([np.empty(0, np.int64), *indices])
+    return sp.csr_matrix((data, indices, indptr), (n_cells, n_genes))
+
+
+def refuses_holes(path: Path) -> bool:
+    """Whether chunks of an HDF5 file were never written, and reading it ends with these words."""
+    if path.suffix != ".h5ad":
+        return False
+    with h5py.File(path) as file:
+        arrays = [file["X"][part] for part in PARTS]
+        if not any(a.chunks and a.id.get_num_chunks() < -(-a.size // a.chunks[0]) for a in arrays):
+            return False
+    try:
+        sa.read_lazy(path).X.compute()
+    except InputError as error:
+        return "was never written" in str(error)
+    return False
+
+
+examples = given(
+    layout=layouts(),
+    x=matrices(),
+    budget=st.sampled_from([1, 300, 1_500, 10_000, "1MB"]),
+    data=st.data(),
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=20)
+@examples
+def test_any_layout_matrix_and_budget(tmp_path_factory, layout, x, budget, data):
+    """Random layouts, matrices and cuts."""
+    check(tmp_path_factory, layout, x, budget, data)
+
+
+@pytest.mark.slow
+@pytest.mark.weekly
+@settings(max_examples=300)
+@examples
+def test_layouts_of_the_week(tmp_path_factory, layout, x, budget, data):
+    check(tmp_path_factory, layout, x, budget, data)
+
+
+def check(tmp_path_factory, layout, x, budget, data) -> None:
+    path = write(x, tmp_path_factory.mktemp("plate"), layout)
+    wanted = read_reference(path)
+    for part, array in zip(PARTS, wanted, strict=True):
+        # The file holds what was meant to be in it; scaleoffset and types round alike.
+        np.testing.assert_array_equal(array.astype(np.float64), getattr(x, part))
+    if refuses_holes(path):
+        return
+    lazy = sa.read_lazy(path, block_budget=budget)
+    assert_block(lazy.X.compute(), wanted)
+    with open_counts(path) as source:
+        for _ in range(3):
+            first = data.draw(st.integers(0, x.shape[0]))
+            stop = data.draw(st.integers(first, x.shape[0]))
+            assert_rows(read_rows(source, first, stop), wanted, first, stop)
+
+
 # -- the layouts are what they say ---------------------------------------------------------------
 
+# How HDF5 stores the arrays, signatures of its indices of chunks (B-tree, fixed and extensible
+# array; the last two have none), and those that are absent.
+SIGNS = {
+    "h5-chunked": ("CHUNKED", b"TREE", b"FAHD"),
+    "h5-chunked-latest": ("CHUNKED", b"FAHD", b"TREE"),
+    "h5-resizable-latest": ("CHUNKED", b"EAHD", b"TREE"),
+    "h5-early-latest": ("CHUNKED", b"OHDR", b"FAHD"),
+    "h5-one-chunk-latest": ("CHUNKED", b"OHDR", b"FAHD"),
+    **{f"h5-{name}": (name.upper(), b"", None) for name in ("contiguous", "compact", "virtual")},
+    "h5-external": ("CONTIGUOUS", b"", None),
+}
 
-@pytest.mark.parametrize(
-    "name, there, absent",
-    [
-        ("h5-chunked", b"TREE", b"FAHD"),
-        ("h5-chunked-latest", b"FAHD", b"TREE"),
-        ("h5-resizable-latest", b"EAHD", b"TREE"),
-        ("h5-early-latest", b"OHDR", b"FAHD"),
-        ("h5-one-chunk-latest", b"OHDR", b"FAHD"),
-    ],
-)
-def test_index_of_the_chunks(tmp_path, name, there, absent):
-    """B-tree, fixed array, extensible array; the last two have no index at all."""
-    content = write(plate(N_CELLS, N_GENES), tmp_path, LAYOUTS[name]).read_bytes()
+
+@pytest.mark.parametrize("name", SIGNS)
+def test_storage_of_the_arrays(tmp_path, name):
+    kind, there, absent = SIGNS[name]
+    path = write(plate(N_CELLS, N_GENES), tmp_path, LAYOUTS[name])
     # obs and var have resizable arrays of no chunk or one.
-    assert there in content
-    assert absent not in content
+    assert there in path.read_bytes()
+    assert absent is None or absent not in path.read_bytes()
+    with h5py.File(path) as file:
+        for part in PARTS:
+            layout = file["X"][part].id.get_create_plist().get_layout()
+            assert layout == getattr(h5py.h5d, kind)
+            assert bool(file["X"][part].external) == (name == "h5-external")
 
 
 def test_places_of_the_chunks(tmp_path):
-    paths = {
-        name: write(plate(N_CELLS, N_GENES), tmp_path, LAYOUTS[name])
-        for name in ("h5-backwards-gzip", "h5-masked-gzip")
-    }
-    with h5py.File(paths["h5-backwards-gzip"]) as file:
-        stored = file["X/data"].id
-        offsets = [stored.get_chunk_info(i).byte_offset for i in range(stored.get_num_chunks())]
-        assert len(offsets) == 5
-        assert offsets[0] > offsets[-1]  # the last ones may lie in gaps between the others
-        assert sum(a > b for a, b in pairwise(offsets)) >= 3
-    with h5py.File(paths["h5-masked-gzip"]) as file:
-        stored = file["X/data"].id
-        masks = {stored.get_chunk_info(i).filter_mask for i in range(stored.get_num_chunks())}
-        assert masks == {0, 1, 2, 3}
-
-
-@pytest.mark.parametrize("name", ["contiguous", "compact", "external", "virtual", "one-chunk"])
-def test_arrays_in_one_piece(tmp_path, name):
-    path = write(plate(N_CELLS, N_GENES), tmp_path, LAYOUTS[f"h5-{name}"])
-    kind = {"external": "contiguous", "one-chunk": "chunked"}.get(name, name)
-    with h5py.File(path) as file:
-        for part in PARTS:
-            stored = file["X"][part]
-            layout = stored.id.get_create_plist().get_layout()
-            assert layout == getattr(h5py.h5d, kind.upper())
-            assert bool(stored.external) == (name == "external")
-            assert stored.chunks == ((stored.size,) if name == "one-chunk" else None)
+    for name in ("h5-backwards-gzip", "h5-masked-gzip"):
+        with h5py.File(write(plate(N_CELLS, N_GENES), tmp_path, LAYOUTS[name])) as file:
+            stored = file["X/data"].id
+            chunks = [stored.get_chunk_info(i) for i in range(stored.get_num_chunks())]
+        if name == "h5-masked-gzip":
+            assert {chunk.filter_mask for chunk in chunks} == {0, 1, 2, 3}
+        else:  # the last ones may lie in gaps between the others
+            offsets = [chunk.byte_offset for chunk in chunks]
+            assert offsets[0] > offsets[-1]
+            assert sum(a > b for a, b in pairwise(offsets)) >= 3

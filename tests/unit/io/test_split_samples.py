@@ -14,10 +14,8 @@ from scatlas.errors import InputError
 from scatlas.io import list_samples, load_plate, split_samples
 from scatlas.io.zarr_writer import raw_array
 from tests.helpers.files import files
+from tests.helpers.plates import write
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*zarr v3:UserWarning", "ignore:Consolidated:UserWarning"
-)
 SAMPLES = ["donor 2/left", "b", "Z", "10"]
 
 
@@ -67,8 +65,7 @@ def test_a_sample_is_the_same_plate_as_from_its_own_file(
     convert = {"dense": lambda x: x.toarray(), "csc": sp.csc_matrix}.get(layout, lambda x: x)
     stored = whole.copy()
     stored.X = convert(whole.X)
-    with ad.settings.override(zarr_write_format=3):
-        stored.write_zarr(source) if layout == "zarr" else stored.write_h5ad(source)
+    write(stored, source, 3)
 
     sizes = list_samples(source, "sample")
     in_order = list(dict.fromkeys(whole.obs["sample"]))

@@ -153,8 +153,7 @@ def read_encoded_chunks(array: ChunkedArray, first: int, stop: int) -> Iterator[
     """Yield chunks as stored, each valid until the next; refuse one that is missing or damaged."""
     for chunk, raw in _read_raw_chunks(array, first, stop):
         if raw is None:
-            msg = f"chunk {chunk} is missing"
-            raise ChunkError(msg)
+            raise ChunkError(f"chunk {chunk} is missing")
         if isinstance(array.pipeline[0], Crc32c):
             array.pipeline[0].decode(raw, len(raw))
         yield raw
@@ -201,8 +200,7 @@ def _decode_chunk(
     size = array.chunk_values
     if raw is None:
         if array.fill_value is None:
-            msg = f"chunk {chunk} was never written: the file is not complete"
-            raise ChunkError(msg)
+            raise ChunkError(f"chunk {chunk} was never written: the file is not complete")
         return np.full(min(size, array.n_values - chunk * size), array.fill_value, array.dtype)
     pipeline = array.locations.pipeline_of(chunk, array.pipeline)
     if target is not None and pipeline and isinstance(pipeline[-1], Blosc):
@@ -252,7 +250,10 @@ def _read_runs(array: ChunkedArray, first: int, stop: int) -> Iterator[_Run]:
             chunk += offsets.size
             continue
         with open_to_read(path) as fd:
-            _check_inside(path, fd, offsets, sizes)
+            # Before memory is allocated for them.
+            length, exists = os.fstat(fd).st_size, offsets >= 0
+            if (sizes[exists] < 0).any() or (offsets[exists] > length - sizes[exists]).any():
+                raise ChunkError(f"a chunk lies beyond the end of {path} ({length:,} bytes)")
             for lo, hi in _run_bounds(offsets, sizes):
                 starts, run_sizes = offsets[lo:hi] - offsets[lo], sizes[lo:hi]
                 window = None
@@ -260,15 +261,6 @@ def _read_runs(array: ChunkedArray, first: int, stop: int) -> Iterator[_Run]:
                     window = _pread(fd, int(offsets[lo]), int(starts[-1] + run_sizes[-1]))
                 yield _Run(chunk, window, starts, run_sizes)
                 chunk += hi - lo
-
-
-def _check_inside(path: str, fd: int, offsets: np.ndarray, sizes: np.ndarray) -> None:
-    """Refuse chunks beyond the end of their file, before memory is allocated for them."""
-    length = os.fstat(fd).st_size
-    exists = offsets >= 0
-    if (sizes[exists] < 0).any() or (offsets[exists] > length - sizes[exists]).any():
-        msg = f"a chunk lies beyond the end of {path} ({length:,} bytes)"
-        raise ChunkError(msg)
 
 
 def _run_bounds(offsets: np.ndarray, sizes: np.ndarray) -> Iterator[tuple[int, int]]:
@@ -300,8 +292,7 @@ def _read_raw_values(array: ChunkedArray, begin: int, end: int, out: np.ndarray)
         too_short = exists & (sizes < (hi - starts) * item)
         if too_short.any():
             first = int(np.argmax(too_short))
-            msg = f"chunk {chunk + first} has {int(sizes[first]):,} bytes"
-            raise ChunkError(msg)
+            raise ChunkError(f"chunk {chunk + first} has {int(sizes[first]):,} bytes")
         for i in np.flatnonzero(~exists).tolist():
             out[lo[i] - begin : hi[i] - begin] = _decode_chunk(array, chunk + i, None)[0]
         # One call reads chunks that are adjacent in the file: a call per chunk would release and
@@ -332,6 +323,5 @@ def _fill(fd: int, window: memoryview, offset: int) -> None:
     while n_read < len(window):
         n = os.preadv(fd, [window[n_read:]], offset + n_read)
         if n == 0:
-            msg = f"the file ends {len(window) - n_read:,} bytes too early"
-            raise ChunkError(msg)
+            raise ChunkError(f"the file ends {len(window) - n_read:,} bytes too early")
         n_read += n

@@ -155,8 +155,7 @@ class ZarrChunks:
     def _read_index(self, path: str, size: int) -> tuple[np.ndarray, np.ndarray]:
         n_bytes = 16 * self.shard_chunks + 4
         if size < n_bytes:
-            msg = f"{path} is truncated: {size:,} bytes"
-            raise ChunkError(msg)
+            raise ChunkError(f"{path} is truncated: {size:,} bytes")
         with open_to_read(path) as fd:
             raw = os.pread(fd, n_bytes, size - n_bytes if self.index_at_end else 0)
         table = np.frombuffer(Crc32c().decode(raw, n_bytes - 4), "<u8").reshape(-1, 2)

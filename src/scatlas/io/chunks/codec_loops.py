@@ -118,7 +118,7 @@ def _inflate(
 
 
 @njit(nogil=True, cache=True)
-def _uint32(raw: np.ndarray, at: int) -> int:
+def uint32(raw: np.ndarray, at: int) -> int:
     return (
         types.int64(raw[at])
         | types.int64(raw[at + 1]) << 8
@@ -135,10 +135,10 @@ def _decode_blosc(
     decompress, crc32c = functions
     if crc32c:
         size -= 4
-        if size < 0 or _crc32c(crc32c, 0, source + at, size) != _uint32(raw, at + size):
+        if size < 0 or _crc32c(crc32c, 0, source + at, size) != uint32(raw, at + size):
             return False
     # c-blosc trusts the sizes of the decoded and of the encoded chunk in the header.
-    if size < 16 or _uint32(raw, at + 4) != n or _uint32(raw, at + 12) != size:
+    if size < 16 or uint32(raw, at + 4) != n or uint32(raw, at + 12) != size:
         return False
     return _blosc_decompress(decompress, source + at, to, n) == n
 

@@ -46,8 +46,7 @@ class Deflate:
         import deflate
 
         if n_bytes > _MAX_DEFLATE_RATIO * len(raw) + 64:
-            msg = f"{len(raw):,} bytes cannot hold {n_bytes:,}"
-            raise ChunkError(msg)
+            raise ChunkError(f"{len(raw):,} bytes cannot hold {n_bytes:,}")
         is_zlib = self.container == "zlib"
         decompress = deflate.zlib_decompress if is_zlib else deflate.gzip_decompress
         return decompress(raw, n_bytes)
@@ -88,8 +87,7 @@ class Zstd:
         # A damaged size must not request terabytes of memory.
         size = _zstd_size(raw)
         if n_bytes is not None and size not in (None, n_bytes):
-            msg = f"a Zstandard frame of {size:,} bytes instead of {n_bytes:,}"
-            raise ChunkError(msg)
+            raise ChunkError(f"a Zstandard frame of {size:,} bytes instead of {n_bytes:,}")
         return zstd.decompress(raw)
 
 
@@ -160,6 +158,5 @@ def decode(pipeline: Sequence[Decoder], raw: Buffer, dtype: np.dtype, n_values: 
         raw = step.decode(raw, n_bytes)
     flat = np.frombuffer(raw, np.uint8)
     if flat.size != n_bytes:
-        msg = f"it holds {flat.size:,} bytes instead of {n_bytes:,}"
-        raise ChunkError(msg)
+        raise ChunkError(f"it holds {flat.size:,} bytes instead of {n_bytes:,}")
     return flat.view(dtype)

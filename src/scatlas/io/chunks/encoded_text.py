@@ -41,8 +41,7 @@ class EncodedText:
         starts = np.empty(min(n_texts, content.size // _HEADER) + 1, np.int64)
         ascii_only = find_starts(content, starts) if starts.size == n_texts + 1 else -1
         if ascii_only < 0:
-            msg = f"{content.size:,} bytes do not hold {n_texts:,} texts"
-            raise ValueError(msg)
+            raise ValueError(f"{content.size:,} bytes do not hold {n_texts:,} texts")
         if not ascii_only:
             VLenUTF8().decode(chunk)  # refuses what is not UTF-8
         return cls(content[: starts[-1]], starts)

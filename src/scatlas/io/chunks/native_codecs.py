@@ -37,8 +37,7 @@ def _address(module: str, name: str) -> int:
     library = ctypes.CDLL(import_module(module).__file__)
     address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
     if address is None:
-        msg = f"{module}: {name} has no address"
-        raise AttributeError(msg)
+        raise AttributeError(f"{module}: {name} has no address")
     return address
 
 
@@ -105,8 +104,7 @@ def run_encoder(compressor: str, level: int, shuffle: int) -> RunEncoder | None:
             chunks.ctypes.data, chunk_bytes, out, out.ctypes.data, sizes, checksums,
         )  # fmt: skip
         if n_bytes < 0:
-            msg = f"Blosc cannot encode {chunk_bytes:,} bytes"
-            raise RuntimeError(msg)
+            raise RuntimeError(f"Blosc cannot encode {chunk_bytes:,} bytes")
         return out.data[:n_bytes], sizes.tolist(), checksums.tolist()
 
     return encode

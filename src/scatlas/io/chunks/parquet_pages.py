@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from scatlas.io.chunks.codec_loops import uint32
 from scatlas.kernels.build.numba_cache import njit
 
 if TYPE_CHECKING:
@@ -126,14 +127,6 @@ def _varint(raw: bytes, at: int) -> tuple[int, int]:
 
 
 @njit(nogil=True, cache=True)
-def _uint32(raw: NDArray[np.uint8], at: int) -> np.int64:
-    value = np.int64(0)
-    for k in range(4):
-        value |= np.int64(raw[at + k]) << (8 * k)
-    return value
-
-
-@njit(nogil=True, cache=True)
 def _run(raw: NDArray[np.uint8], at: int, stop: int, width: int) -> tuple[Any, Any, int, Any]:
     """A run's length (0 if damaged), its one value or -1, and the begin and end of its numbers."""
     head = np.int64(0)
@@ -150,7 +143,7 @@ def _run(raw: NDArray[np.uint8], at: int, stop: int, width: int) -> tuple[Any, A
         return 0, 0, at, at
     if head & 1:
         return 8 * (head >> 1), -1, at, at + n_bytes
-    return head >> 1, _uint32(raw, at) & ((1 << 8 * n_bytes) - 1), at, at + n_bytes
+    return head >> 1, uint32(raw, at) & ((1 << 8 * n_bytes) - 1), at, at + n_bytes
 
 
 @njit(nogil=True, cache=True)
@@ -166,7 +159,7 @@ def _decode_page(
     """Fill in a page's values and where rows begin; the rows so far, or -1 if it is damaged."""
     n, end = values.size, raw.size - _PADDING
     # Repetition levels: 0 is the first entry of a row.
-    at, stop = 4, 4 + _uint32(raw, 0)
+    at, stop = 4, 4 + uint32(raw, 0)
     i = 0
     while i < n:
         length, value, bits, at = _run(raw, at, min(stop, end), 1)
@@ -183,7 +176,7 @@ def _decode_page(
     # Definition levels: all entries are there.
     if at != stop:
         return -1
-    at, stop = stop + 4, stop + 4 + _uint32(raw, stop)
+    at, stop = stop + 4, stop + 4 + uint32(raw, stop)
     width = 2 if max_level > 1 else 1
     i = 0
     while i < n:

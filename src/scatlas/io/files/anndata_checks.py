@@ -61,11 +61,10 @@ def for_anndata(node: Any) -> Any:
 def required_attribute(path: str, root: StoredGroup, key: str, name: str) -> str:
     """Text of an attribute that the reader needs; it is an error if it is missing."""
     if name not in root[key].attrs:
-        msg = (
+        raise InputError(
             f"{path}: {key} has no attribute {name!r}, without which it cannot be read: write the "
             "file again with AnnData.write_h5ad or AnnData.write_zarr"
         )
-        raise InputError(msg)
     return attribute(root[key], name)
 
 
@@ -84,11 +83,10 @@ def check_anndata(path: str, root: StoredGroup) -> None:
         if encoding != "anndata":
             content = f"an object of encoding {encoding!r}"
         if "obs" in root and not is_group(root["obs"]):
-            msg = (
+            raise InputError(
                 f"{path}: obs is stored as in AnnData before 0.7: read it with "
                 "anndata.read_h5ad or read_zarr, write it again, and use the new file"
             )
-            raise InputError(msg)
     else:
         content = "a bare array"
     way_out = way_out_of_store(path, root) if is_group(root) else None
@@ -104,8 +102,7 @@ def table_lengths(path: str, root: StoredGroup) -> tuple[int, int]:
 def check_not_empty(path: str, shape: tuple[int, int]) -> None:
     for n, name, frame in zip(shape, ("cells", "genes"), ("obs", "var"), strict=True):
         if n == 0:
-            msg = f"{path}: {frame} is empty, the plate has no {name}: leave it out"
-            raise InputError(msg)
+            raise InputError(f"{path}: {frame} is empty, the plate has no {name}: leave it out")
 
 
 def frame_length(path: str, root: StoredGroup, name: str) -> int:

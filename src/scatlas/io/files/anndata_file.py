@@ -159,14 +159,12 @@ class Store:
         with reading(self.path, STRUCTURE):
             offset = find_damaged_text(self.path, file)
         if offset is not None:
-            msg = f"{self.path}: the text at byte {offset:,} is damaged: {REMEDY}"
-            raise InputError(msg)
+            raise InputError(f"{self.path}: the text at byte {offset:,} is damaged: {REMEDY}")
 
 
 def _local_kind(path: Path) -> Literal["h5ad", "zarr"]:
     if not path.exists():
-        msg = f"{path}: no such file: correct the path"
-        raise InputError(msg)
+        raise InputError(f"{path}: no such file: correct the path")
     if path.is_dir():
         roots = [path / name for name in _ZARR_ROOTS if (path / name).is_file()]
         if not roots:
@@ -175,15 +173,13 @@ def _local_kind(path: Path) -> Literal["h5ad", "zarr"]:
             what = "a folder with neither zarr.json nor .zgroup is not a Zarr store"
             raise InputError(f"{path}: {what}: {way_out}")
         if way_out := way_out_of_file(roots[0]):
-            msg = f"{roots[0]}: no metadata of a Zarr store: {way_out}"
-            raise InputError(msg)
+            raise InputError(f"{roots[0]}: no metadata of a Zarr store: {way_out}")
         return "zarr"
     hint = way_out_of_file(path)
     if hint is None and h5py.is_hdf5(path):
         return "h5ad"
     hint = hint or "give an AnnData file, as AnnData.write_h5ad or AnnData.write_zarr writes it"
-    msg = f"{path}: neither an HDF5 file nor a Zarr store: {hint}"
-    raise InputError(msg)
+    raise InputError(f"{path}: neither an HDF5 file nor a Zarr store: {hint}")
 
 
 def _local_stamp(path: Path, kind: str) -> str:
@@ -203,8 +199,7 @@ def _remote_kind(url: str) -> Literal["h5ad", "zarr"]:
             return "zarr"
         exists = fs.exists(inner)
     if not exists:
-        msg = f"{url}: no such file: correct the address"
-        raise InputError(msg)
+        raise InputError(f"{url}: no such file: correct the address")
     return "h5ad"
 
 
@@ -230,11 +225,10 @@ def load_filters(path: str, element: Any) -> None:
 
     missing = sorted(code for code in codes if not h5py.h5z.filter_avail(code))
     if missing:
-        msg = (
+        raise InputError(
             f"{path}: {element.name} is compressed with HDF5 filter {missing[0]}, which is not "
             "installed: write the file again with compression='gzip'"
         )
-        raise InputError(msg)
 
 
 def open_hdf5(path: str, source: Any = None) -> h5py.File:

@@ -94,11 +94,10 @@ class CellFiles:
         )
         metadata = next((place for place in places if (place / GENES_FILE).exists()), None)
         if metadata is None:
-            msg = (
+            raise InputError(
                 f"{path}: there is no {GENES_FILE}, which says what gene a token is, in "
                 f"{', '.join(map(str, places))}: download it to one of these folders"
             )
-            raise InputError(msg)
         with reading_parquet(files[0], "the footer"):
             import pyarrow.parquet as pq
 
@@ -115,12 +114,11 @@ class CellFiles:
         values = [name for name, kind in kinds.items() if pa.types.is_floating(kind)]
         found = ", ".join(f"{name} (of {kind})" for name, kind in kinds.items()) or "no lists"
         if given.genes is None and (len(tokens), len(values)) != (1, 1):
-            msg = (
+            raise InputError(
                 f"{self.path}: one column of lists of whole numbers (gene tokens) and one of "
                 f"floating point (counts) are needed, and there are {found}: name them in the "
                 "config, as source: {genes: NAME, counts: NAME}"
             )
-            raise InputError(msg)
         lists = given if given.genes else ListColumns(tokens[0], values[0], given.marker)
         for key, name, fitting in (
             ("genes", lists.genes, tokens),
@@ -128,11 +126,10 @@ class CellFiles:
         ):
             if name not in fitting:
                 what = f"{'whole' if key == 'genes' else 'other'} numbers; the lists are {found}"
-                msg = (
+                raise InputError(
                     f"{self.path}: {name!r} (source.{key}) is no column of lists of {what}: "
                     f"correct source.{key}"
                 )
-                raise InputError(msg)
         return lists
 
     def footers(self, by: str | None) -> list[RowGroup]:
@@ -150,11 +147,10 @@ class CellFiles:
             footer = read_footer(path)
             roots = _roots(footer)
         if missing := [name for name in self.columns if name not in roots]:
-            msg = (
+            raise InputError(
                 f"{path}: it has no column {missing[0]!r}, which {self.files[0].name} has: it is "
                 "of another release; leave it out"
             )
-            raise InputError(msg)
         names = {name for name, kind in self.columns.items() if _is_list(kind)}
         lists = [i for i, name in enumerate(roots) if name in names]
         groups = []
@@ -254,8 +250,7 @@ def reading_parquet(path: Path, element: str) -> Iterator[None]:
             with reading(str(path), element):
                 raise
         reason = " ".join(str(error).split())[:200]
-        msg = f"{path}: {element} cannot be decoded ({reason}): {DOWNLOAD}"
-        raise InputError(msg) from error
+        raise InputError(f"{path}: {element} cannot be decoded ({reason}): {DOWNLOAD}") from error
 
 
 def text_bounds(statistics: Any) -> tuple[str, str] | tuple[None, None]:
@@ -303,25 +298,22 @@ def _check_complete(path: str, files: list[Path]) -> None:
     (first, n_files) = next(match.group(1, 3) for match in parts.values() if match)
     foreign = [f.name for f, m in parts.items() if not m or m.group(1, 3) != (first, n_files)]
     if foreign:
-        msg = (
+        raise InputError(
             f"{path}: {_list(foreign)} {'is' if len(foreign) == 1 else 'are'} not of the "
             f"{int(n_files):,} files {first}-*-of-{n_files}.parquet: remove them from this folder"
         )
-        raise InputError(msg)
     width = len(n_files)
     there = Counter(int(match[2]) for match in parts.values() if match)
     if repeated := [number for number, n in there.items() if n > 1]:
         names = [f.name for f, m in parts.items() if m and int(m[2]) in repeated]
-        msg = f"{path}: {_list(names)} are the same part: remove one of them"
-        raise InputError(msg)
+        raise InputError(f"{path}: {_list(names)} are the same part: remove one of them")
     missing = sorted({*range(int(n_files))} - {*there})
     if missing:
         names = [f"{first}-{number:0{width}}-of-{n_files}.parquet" for number in missing]
-        msg = (
+        raise InputError(
             f"{path}: {len(missing):,} of {int(n_files):,} files are missing, {_list(names)}: "
             "download them"
         )
-        raise InputError(msg)
 
 
 def _list(names: list[str]) -> str:

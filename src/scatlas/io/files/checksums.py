@@ -208,5 +208,4 @@ def _as_json(value: Any) -> Any:
             return None
         case None | bool() | int() | float() | str():
             return value
-    msg = f"{value!r} of type {type(value).__name__} has no JSON form"
-    raise TypeError(msg)
+    raise TypeError(f"{value!r} of type {type(value).__name__} has no JSON form")

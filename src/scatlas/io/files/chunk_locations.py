@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +27,20 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Registered numbers of HDF5 filters.
+# Registered numbers of HDF5 filters, and decoders of the compressors.
 _DEFLATE, _SHUFFLE, _FLETCHER32, _LZF, _BLOSC, _ZSTD = 1, 2, 3, 32000, 32001, 32015
+_HDF5_COMPRESSORS: dict[int, Decoder] = {
+    _DEFLATE: Deflate(),
+    _LZF: Lzf(),
+    _BLOSC: Blosc(),
+    _ZSTD: Zstd(),
+}
+_ZARR2_COMPRESSORS: dict[str, Decoder] = {
+    "blosc": Blosc(),
+    "zstd": Zstd(),
+    "gzip": Deflate("gzip"),
+    "zlib": Deflate("zlib"),
+}
 # HDF5's reference to a text: its bytes, offset of its heap collection, its number there.
 TEXT_REFERENCE = np.dtype([("length", "<u4"), ("heap", "<u8"), ("number", "<u4")])
 # Values per chunk of a contiguous dataset, any part of which can be read alone.
@@ -130,8 +141,8 @@ def _hdf5_pipeline(dataset: h5py.Dataset) -> tuple[tuple[Decoder, ...], int]:
             step, stage = Shuffle(int(values[0]) if values else dataset.dtype.itemsize), 0
         elif code == _FLETCHER32:
             step, stage = Fletcher32(), 2
-        elif code in (_DEFLATE, _LZF, _BLOSC, _ZSTD):
-            step, stage = _hdf5_compressors()[code], 1
+        elif code in _HDF5_COMPRESSORS:
+            step, stage = _HDF5_COMPRESSORS[code], 1
         else:
             msg = f"it is compressed by {name.decode(errors='replace') or f'filter {code}'}"
             raise UnsupportedLayoutError(msg)
@@ -140,11 +151,6 @@ def _hdf5_pipeline(dataset: h5py.Dataset) -> tuple[tuple[Decoder, ...], int]:
     if stages != sorted(set(stages)):
         raise UnsupportedLayoutError("the order of its filters is unusual")
     return tuple(reversed(steps)), len(steps)
-
-
-@cache
-def _hdf5_compressors() -> dict[int, Decoder]:
-    return {_DEFLATE: Deflate(), _LZF: Lzf(), _BLOSC: Blosc(), _ZSTD: Zstd()}
 
 
 def _zarr_array_chunks(path: str, key: str, array: Any) -> ChunkedArray:
@@ -174,13 +180,6 @@ def _zarr2_pipeline(metadata: Any) -> tuple[Decoder, ...]:
     compressor = metadata.compressor
     if compressor is None:
         return ()
-    decoders: dict[str, Decoder] = {
-        "blosc": Blosc(),
-        "zstd": Zstd(),
-        "gzip": Deflate("gzip"),
-        "zlib": Deflate("zlib"),
-    }
-    if compressor.codec_id not in decoders:
-        msg = f"it is compressed by {compressor.codec_id}"
-        raise UnsupportedLayoutError(msg)
-    return (decoders[compressor.codec_id],)
+    if compressor.codec_id not in _ZARR2_COMPRESSORS:
+        raise UnsupportedLayoutError(f"it is compressed by {compressor.codec_id}")
+    return (_ZARR2_COMPRESSORS[compressor.codec_id],)

@@ -33,11 +33,10 @@ def filesystem(url: str) -> tuple[Any, str]:
     except ImportError as error:
         raise read_error(url, "the address", error) from error
     except ValueError as error:
-        msg = (
+        raise InputError(
             f"{url}: no package reads {protocol!r} addresses: "
             "file, http, https, s3 and gs are known"
-        )
-        raise InputError(msg) from error
+        ) from error
 
 
 @cache

@@ -52,10 +52,7 @@ class StoredGroup(Protocol):
 
 
 class StoredArray(Protocol):
-    """The part of ``h5py.Dataset`` and ``zarr.Array`` that scatlas uses."""
-
-    @property
-    def attrs(self) -> Mapping[str, Any]: ...
+    """The part of ``h5py.Dataset``, ``zarr.Array`` and `RowArray` that scatlas uses."""
 
     @property
     def dtype(self) -> np.dtype: ...
@@ -98,26 +95,23 @@ def check_complete(path: Path | str, document: Mapping[str, Any]) -> None:
     if files is None:
         return
     for key, node in (_consolidated(document) or {}).items():
-        # zarr-python, which writes the other arrays, omits chunks of the fill value alone.
-        if node["node_type"] != "array" or not _has_checksums(node):
+        if node["node_type"] != "array":
+            continue
+        # Ours have shards with a checksum per chunk; zarr-python, which writes the other arrays,
+        # omits chunks of the fill value alone.
+        first = node["codecs"][0]
+        inner = first.get("configuration", {}).get("codecs", [{}])
+        if first["name"] != "sharding_indexed" or inner[-1].get("name") != "crc32c":
             continue
         shard = node["chunk_grid"]["configuration"]["chunk_shape"]
         n_files = -(-node["shape"][0] // shard[0])
         rest = "/0" * (len(shard) - 1)
         missing = [i for i in range(n_files) if f"{key}/c/{i}{rest}" not in files]
         if missing:
-            msg = (
+            raise InputError(
                 f"{path}: {key} lacks {len(missing):,} of {n_files:,} files, the first is "
                 f"{key}/c/{missing[0]}{rest}: {REMEDY}"
             )
-            raise InputError(msg)
-
-
-def _has_checksums(array: Mapping[str, Any]) -> bool:
-    """Whether the array has shards with a checksum per chunk."""
-    first = array["codecs"][0]
-    inner = first.get("configuration", {}).get("codecs", [{}])
-    return first["name"] == "sharding_indexed" and inner[-1].get("name") == "crc32c"
 
 
 class LocalGroup:
@@ -193,10 +187,10 @@ class LocalArray:
         self.attrs: Mapping[str, Any] = document.get("attributes", {})
         self._root, self._key = root, key
         self._is_text = document["data_type"] == "string"
-
-    @property
-    def shape(self) -> tuple[int]:
-        return (self.chunked_array.n_values,)
+        size, locations = self.chunked_array.chunk_values, self.chunked_array.locations
+        self.shape, self.chunks = (self.chunked_array.n_values,), (size,)
+        n_chunks = locations.shard_chunks if isinstance(locations, ZarrChunks) else 0
+        self.shards = (n_chunks * size,) if n_chunks else None
 
     @cached_property
     def dtype(self) -> np.dtype:
@@ -204,17 +198,6 @@ class LocalArray:
         if self._is_text:
             return np.dtypes.StringDType()
         return self.chunked_array.dtype.newbyteorder("=")
-
-    @property
-    def chunks(self) -> tuple[int]:
-        return (self.chunked_array.chunk_values,)
-
-    @property
-    def shards(self) -> tuple[int] | None:
-        """Values per shard; None without shards."""
-        locations = self.chunked_array.locations
-        n_chunks = locations.shard_chunks if isinstance(locations, ZarrChunks) else 0
-        return (n_chunks * self.chunked_array.chunk_values,) if n_chunks else None
 
     def __getitem__(self, rows: slice) -> np.ndarray:
         begin, end, _ = rows.indices(self.chunked_array.n_values)
@@ -226,34 +209,25 @@ class LocalArray:
     def _read_text(self, begin: int, end: int) -> np.ndarray:
         from numcodecs import VLenUTF8
 
-        array, size = self.chunked_array, self.chunked_array.chunk_values
-        parts = [np.empty(0, object)]
-        for chunk, raw in self._text_chunks(begin, end):
-            texts = (
-                np.full(size, array.fill_value, object) if raw is None else VLenUTF8().decode(raw)
-            )
-            parts.append(texts[max(begin - chunk * size, 0) : end - chunk * size])
-        return np.concatenate(parts)
+        parts = [VLenUTF8().decode(raw)[texts] for raw, texts in self._text_chunks(begin, end)]
+        return np.concatenate([np.empty(0, object), *parts])
 
     def encoded_text(self, begin: int, end: int) -> EncodedText:
         """Texts ``begin`` to ``end`` without Python strings."""
-        array, size = self.chunked_array, self.chunked_array.chunk_values
-        parts = []
-        for chunk, raw in self._text_chunks(begin, end):
-            if raw is None:
-                texts = EncodedText.encode(np.full(size, array.fill_value, object))
-            else:
-                texts = EncodedText.of_chunk(raw)
-            parts.append(texts[max(begin - chunk * size, 0) : end - chunk * size])
+        parts = [EncodedText.of_chunk(raw)[texts] for raw, texts in self._text_chunks(begin, end)]
         return EncodedText.join(parts)
 
-    def _text_chunks(self, begin: int, end: int) -> Iterator[tuple[int, bytes | None]]:
+    def _text_chunks(self, begin: int, end: int) -> Iterator[tuple[bytes, slice]]:
+        """Decoded chunks, and which of their texts are wanted."""
+        from numcodecs import VLenUTF8
+
         array, size = self.chunked_array, self.chunked_array.chunk_values
         for chunk, raw in read_text_chunks(array, *array.chunk_range(begin, end)):
-            if raw is not None and int.from_bytes(raw[:4], "little") != size:
-                msg = f"chunk {chunk} does not hold {size:,} texts"
-                raise ChunkError(msg)
-            yield chunk, raw
+            if raw is None:  # never written
+                raw = bytes(VLenUTF8().encode(np.full(size, array.fill_value, object)))
+            if int.from_bytes(raw[:4], "little") != size:
+                raise ChunkError(f"chunk {chunk} does not hold {size:,} texts")
+            yield raw, slice(max(begin - chunk * size, 0), end - chunk * size)
 
     def as_zarr_python(self) -> Any:
         return _open_node_with_zarr_python(self._root, self._key)

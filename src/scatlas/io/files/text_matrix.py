@@ -60,18 +60,16 @@ class TextMatrix:
             names = _names(matrix.parent)
         stem = _stem(matrix.name)
         if kind := _NO_GENES.search(stem):
-            msg = (
+            raise InputError(
                 f"{matrix}: its columns are {kind[1]}, no genes: give the matrix of genes, which "
                 "kb count writes as cells_x_genes.mtx"
             )
-            raise InputError(msg)
         genes, cells, rows = _lists(stem, names)
         if genes is None and any(name.startswith("all_guides.csv") for name in names):
-            msg = (
+            raise InputError(
                 f"{matrix}: all_guides.csv lists guides, no genes: give the folder of the whole "
                 "transcriptome, DGE_filtered"
             )
-            raise InputError(msg)
         for name, what in ((genes, "features.tsv"), (cells, "barcodes.tsv")):
             if name is None:
                 due = _LISTS[stem][what == "barcodes.tsv"][0] if stem in _LISTS else what
@@ -113,11 +111,10 @@ def _matrix_of(folder: Path) -> Path | None:
         return None
     if len(files) > 1 and None not in next(iter(lists)):
         few = ", ".join(sorted(files.values()))
-        msg = (
+        raise InputError(
             f"{folder}: several matrices of the same cells ({few}): give one of these files, or a "
             "folder with the counts of all reads, as STARsolo's Gene/filtered"
         )
-        raise InputError(msg)
     return folder / next(iter(files.values())) if len(files) == 1 else None
 
 

@@ -41,8 +41,14 @@ def zarr_chunked_array(path: str, key: str, document: Mapping[str, Any]) -> Chun
     if name == "string":
         pipeline, dtype = _pipeline(codecs, np.dtype(np.uint8), "vlen-utf8")
     else:
-        pipeline, dtype = _pipeline(codecs, _number_dtype(name), "bytes")
-        fill_value = _number_fill_value(dtype, fill_value)
+        if not isinstance(name, str) or name not in _NUMBERS:
+            what = name if isinstance(name, str) else name["name"]
+            raise UnsupportedLayoutError(f"it holds {what}")
+        pipeline, dtype = _pipeline(codecs, np.dtype(name), "bytes")
+        try:
+            fill_value = dtype.type(0 if fill_value is None else fill_value).item()
+        except ValueError as error:  # bytes in hexadecimal
+            raise UnsupportedLayoutError("the form of its fill value is unusual") from error
     prefix = str(Path(path, *key.split("/"), f"c{separator}"))
     prefix += "/" if separator == "/" else ""
     locations = ZarrChunks(prefix, shard_chunks, index_at_end)
@@ -75,26 +81,11 @@ def _chunking(document: Mapping[str, Any]) -> tuple[int, int, bool, list[Mapping
     return chunk_values, n_values // chunk_values, index_at_end, sharding["codecs"]
 
 
-def _number_dtype(name: Any) -> np.dtype:
-    if not isinstance(name, str) or name not in _NUMBERS:
-        msg = f"it holds {name if isinstance(name, str) else name['name']}"
-        raise UnsupportedLayoutError(msg)
-    return np.dtype(name)
-
-
-def _number_fill_value(dtype: np.dtype, fill_value: Any) -> Any:
-    try:
-        return dtype.type(0 if fill_value is None else fill_value).item()
-    except ValueError as error:  # bytes in hexadecimal
-        raise UnsupportedLayoutError("the form of its fill value is unusual") from error
-
-
 def _setting(part: Mapping[str, Any], name: str, default: Any = None) -> Any:
     """Value of the only setting that a part of the metadata may have."""
     settings = part.get("configuration", {})
     if set(settings) - {name}:
-        msg = f"its {part['name']} has unusual settings"
-        raise UnsupportedLayoutError(msg)
+        raise UnsupportedLayoutError(f"its {part['name']} has unusual settings")
     return settings.get(name, default)
 
 
@@ -128,16 +119,14 @@ def _pipeline(
     for codec in codecs:
         name = codec["name"]
         if name not in supported:
-            msg = f"it is encoded by {name}"
-            raise UnsupportedLayoutError(msg)
+            raise UnsupportedLayoutError(f"it is encoded by {name}")
         step, stage = supported[name]
         stages.append(stage)
         if step is not None:
             steps.append(step)
         elif name == "bytes" and (endian := _setting(codec, "endian")) is not None:
             if endian not in _BYTE_ORDERS:
-                msg = f"its byte order is {endian!r}"
-                raise UnsupportedLayoutError(msg)
+                raise UnsupportedLayoutError(f"its byte order is {endian!r}")
             dtype = dtype.newbyteorder(_BYTE_ORDERS[endian])
     if first == "vlen-utf8" and not all(isinstance(step, Zstd | Crc32c) for step in steps):
         raise UnsupportedLayoutError("the compression of its text is unusual")

@@ -49,7 +49,6 @@ class RowBlock:
 
     @property
     def n_rows(self) -> int:
-        """Number of rows."""
         return self.indptr.size - 1
 
     @property
@@ -63,8 +62,7 @@ class RowBlock:
 
     def raw(self) -> tuple[np.ndarray, np.ndarray]:
         """Values and column indices, types as stored (:func:`in_memory`), indices not checked."""
-        self.store.check_unchanged()
-        return self._read(0, in_memory(self.dtypes[0])), self._read(1, in_memory(self.dtypes[1]))
+        return self._data(), self._read(1, in_memory(self.dtypes[1]))
 
     def read(self) -> sp.csr_matrix:
         """Read the block for SciPy: indices and offsets are int32, or int64 if necessary."""
@@ -80,15 +78,18 @@ class RowBlock:
 
     def values(self) -> sp.csr_matrix:
         """Read the values without indices, for sums of rows: every index is 0."""
-        self.store.check_unchanged()
-        data = self._read(0, in_memory(self.dtypes[0]))
+        data = self._data()
         return csr(data, np.broadcast_to(np.int32(0), data.shape), self.offsets, self.n_genes)
 
     def _matrix(self, width: Any, offsets: np.ndarray) -> sp.csr_matrix:
-        self.store.check_unchanged()
-        data = self._read(0, in_memory(self.dtypes[0]))
+        data = self._data()
         indices = self._read(1, np.dtype(width), limit=self.n_genes)
         return csr(data, indices, offsets, self.n_genes)
+
+    def _data(self) -> np.ndarray:
+        """Values, after a look whether the file is still the same."""
+        self.store.check_unchanged()
+        return self._read(0, in_memory(self.dtypes[0]))
 
     def _read(self, which: int, dtype: np.dtype, *, limit: int | None = None) -> np.ndarray:
         part = ("data", "indices")[which]
@@ -111,16 +112,15 @@ class RowBlock:
             worst = error.__cause__
             if not isinstance(worst, chunk_reader.IndexRangeError):
                 raise
-            msg = (
+            raise InputError(
                 f"{self.store.path}: {self.key}/{part} of {self._rows} hold {worst.index}, "
                 f"but must be 0 to {self.n_genes - 1}: {REMEDY}"
-            )
-            raise InputError(msg) from worst
+            ) from worst
 
     def _read_raw(
         self, part: str, begin: int, end: int, dtype: np.dtype, limit: int | None
     ) -> np.ndarray:
-        """Read with h5py or zarr-python: for rare layouts, and as the reference of the tests."""
+        """Read with h5py or zarr-python, for rare layouts."""
         store, key = self.store, f"{self.key}/{part}"
         with reading(store.path, STRUCTURE), store.open() as root:
             load_filters(store.path, root[key])  # a fresh process has not loaded them yet
@@ -131,19 +131,14 @@ class RowBlock:
 
 
 def row_blocks(
-    store: Store,
-    root: StoredGroup,
-    matrix: StoredMatrix,
-    row_ranges: Sequence[tuple[int, int]],
-    *,
-    direct: bool = True,
+    store: Store, root: StoredGroup, matrix: StoredMatrix, row_ranges: Sequence[tuple[int, int]]
 ) -> list[RowBlock]:
-    """Blocks of ascending, disjoint ranges of rows; the library alone reads unless ``direct``."""
+    """Blocks of ascending, disjoint ranges of rows."""
     keys = [f"{matrix.key}/{part}" for part in ("data", "indices")]
     arrays = []
     for key in keys:
         with reading(store.path, f"the table of the chunks of {key}"):
-            arrays.append(locate_chunks(store, root, key) if direct else None)
+            arrays.append(locate_chunks(store, root, key))
     data, indices = arrays
     dtypes = np.dtype(root[keys[0]].dtype), np.dtype(root[keys[1]].dtype)
     bounds = np.array([(matrix.indptr[first], matrix.indptr[stop]) for first, stop in row_ranges])

@@ -126,9 +126,10 @@ class CsrWriter:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            self._partial = stack.enter_context(atomic_path(self.path))
+            # Where the store lies until it is complete.
+            self.folder = stack.enter_context(atomic_path(self.path))
             self.pool = pool = stack.enter_context(encoding_pool())
-            x = self._partial / "X"
+            x = self.folder / "X"
             width = index_dtype(self._n_values_due)
             compression = NORMALIZED_CODEC if self._data_dtype.kind == "f" else COUNTS_CODEC
             # Values of a merged store are copied as they are encoded, and have no digest.
@@ -150,11 +151,6 @@ class CsrWriter:
         with self._stack:
             self._finish()
         return None
-
-    @property
-    def folder(self) -> Path:
-        """Where the store lies until it is complete."""
-        return self._partial
 
     @property
     def data_dtype(self) -> np.dtype:
@@ -182,8 +178,7 @@ class CsrWriter:
         For copies from store to store, where the cuts need not follow rows.
         """
         if len(data) != len(indices):
-            msg = f"{len(data)} values with {len(indices)} column indices"
-            raise ValueError(msg)
+            raise ValueError(f"{len(data)} values with {len(indices)} column indices")
         self._widen_offsets(len(data))
         # In pieces that stay in a core's cache from the check to the copy.
         for start in range(0, len(data), CHUNK_VALUES):
@@ -197,22 +192,11 @@ class CsrWriter:
     def check_indices(self, indices: np.ndarray) -> None:
         """Raise `ValueError` if a column index is out of range."""
         if indices.size and (int(indices.max()) >= self.n_vars or int(indices.min()) < 0):
-            msg = f"a column index is out of range for {self.n_vars} columns"
-            raise ValueError(msg)
+            raise ValueError(f"a column index is out of range for {self.n_vars} columns")
 
     def append_checked(self, data: np.ndarray, indices: np.ndarray, highest: int = 0) -> None:
-        """As :meth:`append_values`, for values that need no check.
-
-        Neither array may change before the store is complete: they are not copied.
-
-        Parameters
-        ----------
-        data
-            For a store of counts unsigned.
-        indices
-            Below ``n_vars``.
-        highest
-            Largest count of a store of counts.
+        """As :meth:`append_values`, without a check and a copy: the arrays must not change. Counts
+        are unsigned, ``highest`` the largest of them, and indices below ``n_vars``.
         """
         self._widen_offsets(len(data))
         if self._counts:
@@ -231,20 +215,8 @@ class CsrWriter:
             self._data = self._data.widen(wider)
 
     def append_chunks(self, x: StoredGroup, arrays: Mapping[str, ChunkedArray]) -> int:
-        """Append the whole chunks of another store's values as they are encoded, where that fits.
-
-        It fits where a chunk begins here, too, and both stores encode alike.
-
-        Parameters
-        ----------
-        x
-            X of the other store.
-        arrays
-            Where the chunks of its ``data`` and ``indices`` lie.
-
-        Returns
-        -------
-        Number of values appended; those after them are left to :meth:`append_values`.
+        """Append the whole chunks of another store's X as they are encoded, if a chunk begins here,
+        too, and both stores encode alike; number of values, those after them are left.
         """
         parts = {"data": self._data, "indices": self._indices}
         if not all(part.can_append_chunks_of(x[name]) for name, part in parts.items()):
@@ -270,17 +242,15 @@ class CsrWriter:
         # Written so that NaN, which compares as false, is refused as well.
         if not (low >= 0 and high <= np.iinfo(np.uint32).max):
             worst = high if low >= 0 else low
-            msg = (
+            raise InputError(
                 f"{self.path}: X holds {worst}, which is no count; "
                 f"counts are whole numbers from 0 to {np.iinfo(np.uint32).max}"
             )
-            raise InputError(msg)
         self._widen_counts(high)
         counts = values.astype(self._data.dtype)
         if values.dtype.kind == "f" and not np.array_equal(counts, values):
             first = values[counts != values][0]
-            msg = f"{self.path}: X holds {first}, a fraction; counts are whole numbers"
-            raise InputError(msg)
+            raise InputError(f"{self.path}: X holds {first}, a fraction; counts are whole numbers")
         return counts
 
     @property
@@ -291,19 +261,17 @@ class CsrWriter:
         if self._indptr_end != self.n_values:
             msg = f"rows of {self._indptr_end} values in all, but {self.n_values} were appended"
             raise ValueError(msg)
-        tables = {
-            "obs": _table(self.obs, self.n_obs, "obs"),
-            "var": _table(self.var, self.n_vars, "var"),
-        }
+        lengths = {"obs": (self.obs, self.n_obs), "var": (self.var, self.n_vars)}
+        tables = {name: _table(*given, name) for name, given in lengths.items()}
         for part in self._arrays:
             part.close()
         for name, write in tables.items():
-            write(self._partial / name)
-        create_group(self._partial, ANNDATA)
-        create_group(self._partial / "X", {**CSR, "shape": [self.n_obs, self.n_vars]})
+            write(self.folder / name)
+        create_group(self.folder, ANNDATA)
+        create_group(self.folder / "X", {**CSR, "shape": [self.n_obs, self.n_vars]})
         if self.uns:
-            write_elem(open_group_to_write(self._partial), "uns", dict(self.uns))
-        finish_store(self._partial)
+            write_elem(open_group_to_write(self.folder), "uns", dict(self.uns))
+        finish_store(self.folder)
 
 
 def _table(
@@ -314,6 +282,5 @@ def _table(
         return table
     frame = pd.DataFrame(index=pd.RangeIndex(length).astype(str)) if table is None else table
     if len(frame) != length:
-        msg = f"{name} has {len(frame)} rows, X has {length}"
-        raise ValueError(msg)
+        raise ValueError(f"{name} has {len(frame)} rows, X has {length}")
     return partial(write_frame, frame=frame)

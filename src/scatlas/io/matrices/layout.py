@@ -57,8 +57,7 @@ class StoredMatrix:
             check_kind(name, element.dtype)
             return cls(path, key, "dense", shape, in_memory(element.dtype))
         if encoding not in _SPARSE or not is_group(element):
-            msg = f"{name} is stored as {encoding!r}: store counts as a CSR matrix"
-            raise InputError(msg)
+            raise InputError(f"{name} is stored as {encoding!r}: store counts as a CSR matrix")
         with reading(path, f"the shape of {key}"):
             n_rows, n_columns = (int(n) for n in element.attrs[shape_name])
         _check_shape(name, (n_rows, n_columns), shape)
@@ -95,12 +94,11 @@ class StoredMatrix:
         if self.format == "csc":
             n_bytes += self.n_values * stored["indices"].dtype.itemsize
         if n_bytes > budget:
-            msg = (
+            raise InputError(
                 f"{self.path}: {self.key} is a {'CSC' if self.format == 'csc' else 'dense'} matrix "
                 f"of {n_bytes / 1e6:,.1f} MB, more than the block budget of {budget / 1e6:,.1f} "
                 f"MB: convert it to CSR with: {self._conversion(kind)}"
             )
-            raise InputError(msg)
         logger.info("%s: %s is %s: converted to CSR", self.path, self.key, self.format)
         if self.format == "dense":
             rows = cells(0, self.shape[0])
@@ -137,8 +135,7 @@ def _lengths(path: str, key: str, element: Any) -> dict[str, int]:
     parts = {"data": "biuf", "indices": "iu", "indptr": "iu"}
     for part in parts:
         if part not in element:
-            msg = f"{path}: {key} has no {part}: the file is not complete; {REMEDY}"
-            raise InputError(msg)
+            raise InputError(f"{path}: {key} has no {part}: the file is not complete; {REMEDY}")
     for part, kinds in parts.items():
         with reading(path, f"{key}/{part}"):
             _check_line(f"{path}: {key}/{part}", element[part])
@@ -148,11 +145,10 @@ def _lengths(path: str, key: str, element: Any) -> dict[str, int]:
 
 def _check_shape(name: str, stored: tuple[int, ...], shape: tuple[int, int]) -> None:
     if stored != shape:
-        msg = (
+        raise InputError(
             f"{name} has {stored[0]:,} rows and {stored[1]:,} columns, but obs has "
             f"{shape[0]:,} cells and var {shape[1]:,} genes: {REMEDY}"
         )
-        raise InputError(msg)
 
 
 def _check_line(name: str, element: Any) -> None:
@@ -164,26 +160,23 @@ def _check_line(name: str, element: Any) -> None:
     found = "a group" if is_group(element) else "empty"
     if shape is not None:
         found = f"an array of {len(shape)} dimensions" if shape else "a single number"
-    msg = f"{name} is {found} instead of an array of one dimension: {REMEDY}"
-    raise InputError(msg)
+    raise InputError(f"{name} is {found} instead of an array of one dimension: {REMEDY}")
 
 
 def check_kind(name: str, dtype: np.dtype, kinds: str = "biuf") -> None:
     """Refuse an array of other values than numbers."""
     if dtype.kind not in kinds:
         wanted = "integers" if kinds == "iu" else "real numbers"
-        msg = f"{name} holds {dtype} instead of {wanted}: {REMEDY}"
-        raise InputError(msg)
+        raise InputError(f"{name} holds {dtype} instead of {wanted}: {REMEDY}")
 
 
 def _check_length(name: str, n_offsets: int, n_rows: int, kind: str) -> None:
     if n_offsets != n_rows + 1:
         row = "cell" if kind == "csr" else "gene"
-        msg = (
+        raise InputError(
             f"{name}/indptr has {n_offsets:,} entries for {n_rows:,} {row}s "
             f"({n_rows + 1:,} expected): {REMEDY}"
         )
-        raise InputError(msg)
 
 
 def _check_offsets(
@@ -203,8 +196,7 @@ def _check_offsets(
                 trouble = f"ends at {indptr[-1]:,}, but {key}/{part} has {lengths[part]:,} values"
                 break
     if trouble:
-        msg = f"{path}: {key}/indptr {trouble}: {REMEDY}"
-        raise InputError(msg)
+        raise InputError(f"{path}: {key}/indptr {trouble}: {REMEDY}")
 
 
 def read_range(
@@ -249,11 +241,10 @@ def find_transposed(path: str, root: h5py.File, key: str, shape: tuple[int, int]
         load_filters(path, stored)
         found, dtype = tuple(stored.shape), stored.dtype
     if found != shape[::-1]:
-        msg = (
+        raise InputError(
             f"{path}: {key} has shape {found}, but there are {shape[1]:,} genes and {shape[0]:,} "
             f"cells: {REMEDY}"
         )
-        raise InputError(msg)
     check_kind(f"{path}: {key}", dtype)
     return StoredMatrix(path, key, "transposed", shape, in_memory(dtype))
 

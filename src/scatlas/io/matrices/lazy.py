@@ -141,8 +141,7 @@ def read_matrix(
     with store.open() as root:
         check_anndata(store.path, root)
         if not _present(root, "X"):
-            msg = f"{path}: there is no X: give a file that holds a matrix"
-            raise InputError(msg)
+            raise InputError(f"{path}: there is no X: give a file that holds a matrix")
         shape = table_lengths(store.path, root)
         budget = parse_bytes(block_budget)
         x = _matrix(store, root, "X", shape, budget, largest_block, compact=compact)
@@ -155,8 +154,7 @@ def read_embedding(path: Path | str, name: str, *, block_budget: str | int = "25
     with store.open() as root:
         check_anndata(store.path, root)
         if key not in root:
-            msg = f"{path}: there is no obsm[{name!r}]: give a file that holds it"
-            raise InputError(msg)
+            raise InputError(f"{path}: there is no obsm[{name!r}]: give a file that holds it")
         n_cells, n_dims = root[key].shape
         matrix = StoredMatrix(
             store.path, key, "dense", (n_cells, n_dims), in_memory(root[key].dtype)
@@ -164,17 +162,24 @@ def read_embedding(path: Path | str, name: str, *, block_budget: str | int = "25
         return _dense(store, matrix, parse_bytes(block_budget))
 
 
-def values_alone(x: da.Array) -> da.Array:
-    """A CSR matrix on disk without gene indices (each is 0), half the bytes; others as they are."""
+def _row_blocks_of(x: da.Array) -> dict[Any, RowBlock]:
+    """Row blocks that a matrix reads as they are, by its keys; none of any other matrix."""
     layer = getattr(x.dask, "layers", {}).get(x.name)
     tasks = layer.mapping if isinstance(layer, MaterializedLayer) else {}
     readers = (RowBlock.read, RowBlock.compact)
-    ours = [isinstance(task, tuple) and task[0] in readers for task in tasks.values()]
-    if not ours or not all(ours):
+    if not all(isinstance(task, tuple) and task[0] in readers for task in tasks.values()):
+        return {}
+    return {key: task[1] for key, task in tasks.items()}
+
+
+def values_alone(x: da.Array) -> da.Array:
+    """A CSR matrix on disk without gene indices (each is 0), half the bytes; others as they are."""
+    row_blocks = _row_blocks_of(x)
+    if not row_blocks:
         return x
     name = f"values-{x.name}"
     graph: dict[Any, tuple[Any, ...]] = {
-        (name, *key[1:]): (RowBlock.values, task[1]) for key, task in tasks.items()
+        (name, *key[1:]): (RowBlock.values, block) for key, block in row_blocks.items()
     }
     layers = HighLevelGraph.from_collections(name, graph, dependencies=[])
     return da.Array(layers, name, chunks=x.chunks, meta=x._meta, dtype=x.dtype)
@@ -182,14 +187,9 @@ def values_alone(x: da.Array) -> da.Array:
 
 def stored_x(x: Any) -> Store | None:
     """The file whose CSR X this is, whole and unchanged, as from :func:`read_lazy`; else None."""
-    layer = x.dask.layers.get(x.name) if isinstance(x, da.Array) else None
-    if not isinstance(layer, MaterializedLayer):
-        return None
-    for task in layer.mapping.values():
-        if isinstance(task, tuple) and task[0] in (RowBlock.read, RowBlock.compact):
-            return task[1].store if task[1].key == "X" else None
-        return None
-    return None
+    row_blocks = _row_blocks_of(x) if isinstance(x, da.Array) else {}
+    block = next(iter(row_blocks.values()), None)
+    return block.store if block is not None and block.key == "X" else None
 
 
 def _present(root: StoredGroup, key: str) -> bool:

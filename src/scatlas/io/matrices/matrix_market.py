@@ -97,19 +97,17 @@ def _rows_are_cells(files: TextMatrix, header: _Header, shape: tuple[int, int]) 
     shapes = {"genes": (n_genes, n_cells), "cells": (n_cells, n_genes)}
     if (rows, columns) not in ([shapes[files.rows]] if files.rows else shapes.values()):
         order = "cells x genes" if files.rows == "cells" else "genes x cells"
-        msg = (
+        raise InputError(
             f"{files.matrix}: it has {rows:,} x {columns:,} entries, but {files.genes.name} lists "
             f"{n_genes:,} genes and {files.cells.name} {n_cells:,} cells: give a matrix of "
             f"{order}, and the lists that were written with it, without a header line"
         )
-        raise InputError(msg)
     if rows == columns and files.rows is None:
-        msg = (
+        raise InputError(
             f"{files.matrix}: it has as many rows as columns, {rows:,}, so that nothing tells "
             "which are cells: rename the list of cells barcodes.tsv if the rows are genes, or the "
             "matrix cells_x_genes.mtx if they are cells"
         )
-        raise InputError(msg)
     return files.rows == "cells" if rows == columns else rows == n_cells
 
 
@@ -129,11 +127,10 @@ def _read_header(path: Path, stream: io.BufferedReader) -> _Header:
     banner = first.lower().split()
     kinds = ["%%matrixmarket", "matrix", "coordinate"]
     if banner[:3] != kinds or banner[3:4] not in _FIELDS or banner[4:] != ["general"]:
-        msg = (
+        raise InputError(
             f"{path}: its first line is {' '.join(first.split())[:60]!r}: write it as "
             "'%%MatrixMarket matrix coordinate integer general', with a line per entry"
         )
-        raise InputError(msg)
     line = b"%"
     while line and (not line.strip() or line.lstrip().startswith(b"%")):
         line = stream.readline(_LONGEST_LINE)
@@ -150,11 +147,10 @@ def _entries(path: Path, header: _Header, stream: io.BufferedReader) -> Iterator
                 break
             first = text.split(b"\n", 1)[0].split() if not n_values else []
             if len(first) > 3 and all(field.isdigit() for field in first):
-                msg = (
+                raise InputError(
                     f"{path}: an entry has {len(first) - 2} values, as in STARsolo's Velocyto: "
                     "give a matrix with one count per entry, as in STARsolo's Gene"
                 )
-                raise InputError(msg)
             rows, columns, values = _parse(text, has_values=header.has_values)
         if not len(rows):
             continue
@@ -165,13 +161,11 @@ def _entries(path: Path, header: _Header, stream: io.BufferedReader) -> Iterator
             low, high = int(of.min()), int(of.max())
             if low < 1 or high > n:
                 wrong = low if low < 1 else high
-                msg = f"{path}: an entry has {name} {wrong}, of 1 to {n}: {REMEDY}"
-                raise InputError(msg)
+                raise InputError(f"{path}: an entry has {name} {wrong}, of 1 to {n}: {REMEDY}")
         yield rows - 1, columns - 1, values
     if n_values != header.n_values:
         more = "more than" if n_values > header.n_values else f"{n_values:,} of"
-        msg = f"{path}: there are {more} {header.n_values:,} entries: {REMEDY}"
-        raise InputError(msg)
+        raise InputError(f"{path}: there are {more} {header.n_values:,} entries: {REMEDY}")
 
 
 def _parse(text: bytes, *, has_values: bool) -> Entries:

@@ -41,10 +41,9 @@ class ParquetSource(CountsSource):
         self._files, self._sample = files, wanted.sample
         sample = wanted.sample
         if sample is not None and sample.by not in files.columns:
-            msg = (
+            raise InputError(
                 f"{files.path}: there is no column {sample.by!r}; it has {', '.join(files.columns)}"
             )
-            raise InputError(msg)
         self._var, self._gene_of_token = read_genes(files)
         # The width that blocks so far needed; which they are does not show in the result.
         self._lock, self._width, self.n_repeated = Lock(), np.dtype(np.uint8), 0
@@ -61,8 +60,7 @@ class ParquetSource(CountsSource):
         files, sample = self._files, self._sample
         rows = _rows_of(files, files.footers(sample.by if sample else None), sample)
         if sample is not None and not rows:
-            msg = f"{files.path}: no cell has {sample.by} {sample.name!r}: run again"
-            raise InputError(msg)
+            raise InputError(f"{files.path}: no cell has {sample.by} {sample.name!r}: run again")
         self._stamps = {
             i: file_stamp(files.files[i]) for i in sorted({group.file for group, _ in rows})
         }
@@ -70,25 +68,21 @@ class ParquetSource(CountsSource):
 
     @cached_property
     def shape(self) -> tuple[int, int]:
-        """Cells, genes."""
         return sum(group.n_taken(taken) for group, taken in self._rows), len(self._var)
 
     @cached_property
     def matrix(self) -> StoredMatrix:
-        """The column of the counts."""
         key = str(self._columns.counts)
         return StoredMatrix(self.path, key, "lists", self.shape, np.dtype(np.float32))
 
     @property
     def notices(self) -> list[str]:
-        """Sentences about what is left out or changed, so far."""
         if not self.n_repeated:
             return self._notices
         repeated = f"{self.n_repeated:,} entries of a gene that a cell holds already: added to it"
         return [*self._notices, repeated]
 
     def table(self, name: str) -> Table:
-        """``obs`` or ``var`` of the counts, on disk."""
         folder = self._folder
         if not (folder / "var").exists():
             create_group(folder, {})
@@ -101,7 +95,6 @@ class ParquetSource(CountsSource):
         return Table.open(self.path, open_store(folder), name)
 
     def path_of(self, row: int) -> str:
-        """File and row group of a cell, for messages."""
         ends = np.cumsum([group.n_taken(taken) for group, taken in self._rows])
         return self._where(self._rows[int(np.searchsorted(ends, row, "right"))][0])
 
@@ -110,7 +103,6 @@ class ParquetSource(CountsSource):
         return {self._wanted.counts: COUNTS}
 
     def genes(self) -> pd.Index:
-        """Names of the genes."""
         return self._var.index
 
     def plates(self, by: str) -> dict[str, int]:
@@ -127,11 +119,10 @@ class ParquetSource(CountsSource):
                 continue
             column = files.read([group], [by])[by].cast("string")
             if column.null_count:
-                msg = (
+                raise InputError(
                     f"{files.files[group.file]}: {column.null_count:,} cells have no {by}: give "
                     "each cell its plate"
                 )
-                raise InputError(msg)
             for entry in column.value_counts().to_pylist():  # in the order of first cells
                 n_cells[entry["values"]] = n_cells.get(entry["values"], 0) + entry["counts"]
         return n_cells
@@ -143,11 +134,9 @@ class ParquetSource(CountsSource):
         return sum(group.is_mixed for group in groups) <= max(n_plates, len(groups) // 10)
 
     def check_unchanged(self) -> None:
-        """Refuse files that were changed since they were opened."""
         for i, before in self._stamps.items():
             if file_stamp(self._files.files[i]) != before:
-                msg = f"{self._files.files[i]}: it changed while it was read: run again"
-                raise InputError(msg)
+                raise InputError(f"{self._files.files[i]}: it changed while it was read: run again")
 
     def blocks(
         self,
@@ -168,13 +157,9 @@ class ParquetSource(CountsSource):
         ends = np.cumsum([sum(n_rows[i] for i in part) for part in parts]).tolist()
         cut = list(zip([0, *ends[:-1]], ends, strict=True)) or [(0, 0)]
 
-        def read(block: int) -> sp.csr_matrix:
-            return self._read(parts[block])
-
-        return cut, read
+        return cut, lambda block: self._read(parts[block])
 
     def _read(self, part: list[int]) -> sp.csr_matrix:
-        """Row groups as one block."""
         rows = [self._rows[i] for i in part]
         n_cells = sum(group.n_taken(taken) for group, taken in rows)
         n_values = sum(group.n_values for group, _ in rows)
@@ -186,11 +171,10 @@ class ParquetSource(CountsSource):
             if unknown := block.append(self._lists(group, taken)):
                 row, token = unknown
                 row = row if taken is None else np.flatnonzero(taken)[row]
-                msg = (
+                raise InputError(
                     f"{self._where(group)}: row {row} holds token {token}, which "
                     "gene_metadata.parquet lacks: download the files of one release"
                 )
-                raise InputError(msg)
         data, indices, indptr, n_repeated = block.block()
         with self._lock:
             self._width = max(self._width, data.dtype)
@@ -201,7 +185,6 @@ class ParquetSource(CountsSource):
         return f"{self._files.files[group.file]}: row group {group.number}"
 
     def _lists(self, group: RowGroup, taken: np.ndarray | None) -> Lists:
-        """Lists of the cells of a row group."""
         names = [str(name) for name in self._columns[:2]]
         if taken is None and (lists := self._files.read_lists(group, names)):
             (tokens, own), (values, other) = lists
@@ -217,11 +200,10 @@ class ParquetSource(CountsSource):
         offsets = [np.asarray(column.offsets, np.int64) for column in columns]
         offsets = [each - each[0] for each in offsets]
         if not np.array_equal(offsets[0], offsets[1]):
-            msg = (
+            raise InputError(
                 f"{self._where(group)}: a cell has lists of unlike lengths in "
                 f"{' and '.join(names)}: {DOWNLOAD}"
             )
-            raise InputError(msg)
         if len(flat[0]) > group.n_values:
             raise self._files.differs_from_footer([group])
         tokens, values = (part.to_numpy() for part in flat)

@@ -89,28 +89,18 @@ class CountsSource(Protocol):
     def refuse_elements(self) -> None:
         """Refuse any other element than X, for files with one matrix."""
         if self._wanted.counts != "X":
-            msg = (
+            raise InputError(
                 f"{self.path}: these files have one matrix and no {self._wanted.counts}: write X "
                 "in the column 'counts' of the plate sheet"
             )
-            raise InputError(msg)
 
     def blocks(
         self, budget: int, notify: Callable[[str], object]
     ) -> tuple[list[tuple[int, int]], Callable[[int], sp.csr_matrix]]:
-        """Cut the counts into row blocks for one pass.
+        """Cut the counts into row blocks for one pass, with ``budget`` bytes in flight.
 
-        Parameters
-        ----------
-        budget
-            Bytes for the blocks in flight.
-        notify
-            Called with a sentence if the matrix is converted.
-
-        Returns
-        -------
-        ``(first, stop)`` rows of each block; and a function that reads a block by its number, whose
-        indices are not checked.
+        Returns ``(first, stop)`` rows of each block, and a function that reads a block by its
+        number, whose indices are not checked; ``notify`` is told if the matrix is converted.
         """
 
     def check_unchanged(self) -> None:

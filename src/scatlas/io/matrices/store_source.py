@@ -77,11 +77,10 @@ class StoreSource(CountsSource):
     @cached_property
     def _tables(self) -> Tables:
         if genes := self._wanted.lists.genes:
-            msg = (
+            raise InputError(
                 f"{self.path}: it is no Parquet file, and source.genes ({genes!r}) is a column of "
                 "such files: remove source.genes"
             )
-            raise InputError(msg)
         tables = self._find_tables(self._wanted.counts)
         self._notices += tables.notices
         return tables
@@ -96,7 +95,6 @@ class StoreSource(CountsSource):
 
     @cached_property
     def matrix(self) -> StoredMatrix:
-        """How the counts are stored."""
         with reading(self.path, STRUCTURE):
             tables = self._tables
             place = self.path, self._root, tables.key
@@ -127,17 +125,14 @@ class StoreSource(CountsSource):
 
     @cached_property
     def shape(self) -> tuple[int, int]:
-        """Cells, genes."""
         return self._stored_shape[0], self._genes[0].n_rows
 
     def table(self, name: str) -> Table:
-        """``obs`` or ``var`` of the counts, left on disk; ``var`` has only genes."""
         if name == "var":
             return self._genes[0]
         return Table.open(self.path, self._tables.root, name)
 
     def elements(self) -> dict[str, str | InputError]:
-        """What each element holds."""
         with reading(self.path, STRUCTURE):
             return what_matrices_hold(self.path, self._root)
 
@@ -258,7 +253,6 @@ class TextSource(StoreSource):
         return write_text_tables(self._files, self._folder)
 
     def elements(self) -> dict[str, str | InputError]:
-        """What the one matrix holds."""
         return {"X": kind_of_values(first_values(self._files))}
 
     def genes_per_cell(self) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike
 
-    from scatlas.io.files.local_zarr import RowArray, StoredArray, StoredGroup
+    from scatlas.io.files.local_zarr import StoredArray, StoredGroup
 
 # Offsets of rows to read at once.
 _OFFSETS = 2**20
@@ -71,12 +71,10 @@ def read_subset(
     rows = rows.astype(np.int64) if rows.size == 0 else rows
     n_cells = root["X"].attrs["shape"][0]
     if rows.dtype.kind not in "iu" or rows.ndim != 1:
-        msg = "index is a 1-D array of row numbers"
-        raise ValueError(msg)
+        raise ValueError("index is a 1-D array of row numbers")
     rows = rows.astype(np.int64)
     if len(rows) and (rows[0] < 0 or rows[-1] >= n_cells or (np.diff(rows) <= 0).any()):
-        msg = f"index has to ascend, without repeats, from 0 to at most {n_cells - 1}"
-        raise ValueError(msg)
+        raise ValueError(f"index has to ascend, without repeats, from 0 to at most {n_cells - 1}")
     # Half: with the whole, memory grew from plates that do not fill it to those that do by 15%.
     piece = max(1, values_per_piece(block_budget) // 2)
     return ad.AnnData(
@@ -155,7 +153,7 @@ def _offsets(indptr: StoredArray, rows: np.ndarray) -> tuple[np.ndarray, np.ndar
     return starts, ends
 
 
-def _take_dense(array: StoredArray | RowArray, rows: np.ndarray, piece: int) -> np.ndarray:
+def _take_dense(array: StoredArray, rows: np.ndarray, piece: int) -> np.ndarray:
     out = np.empty((len(rows), *array.shape[1:]), array.dtype)
     width = max(1, int(np.prod(array.shape[1:])))
 

@@ -107,8 +107,7 @@ def assemble(
         _check_cells(merged, Path(cell_map), n_cells, mapped)
     missing = facts.index.difference(var.index)
     if len(missing):
-        msg = f"{merged}: gene {missing[0]!r} is not in the table of consensus genes"
-        raise InputError(msg)
+        raise InputError(f"{merged}: gene {missing[0]!r} is not in the table of consensus genes")
     facts = facts.drop(columns=facts.columns.intersection(var.columns))
     facts = facts.join(var.loc[facts.index])
 
@@ -155,8 +154,7 @@ def _check(merged: Path, pca: Path, n_cells: int, genes: pd.Index, found: Stored
     _check_cells(merged, pca, n_cells, found["X_pca"])
     names = np.asarray(read_elem(found["genes"]))
     if len(names) != len(genes) or (names != np.asarray(genes)).any():
-        msg = f"{pca} is of other genes than {merged}: compute the components again"
-        raise InputError(msg)
+        raise InputError(f"{pca} is of other genes than {merged}: compute the components again")
 
 
 def place(store: Path, out: Path, parts: Mapping[str, str]) -> None:
@@ -205,7 +203,12 @@ def extend(
             place(atlas, partial, {name: name for name in notes})
             for name in _COORDINATES:
                 _join_coordinates([*stores.values()], name, partial / "obsm" / name)
-            _note_coordinates_left_out(atlas)
+            others = [n for n in open_with_zarr_python(atlas)["obsm"] if n not in _COORDINATES]
+            if others:
+                logger.warning(
+                    "obsm[%s] of the atlas is left out: new cells have no such coordinates",
+                    ", ".join(map(repr, others)),
+                )
             create_group(partial / "uns", DICT)
             write_elem(open_group_to_write(partial / "uns"), _RECORD, dict(record))
             finish_store(partial)
@@ -226,12 +229,3 @@ def _join_coordinates(stores: Sequence[Path], name: str, folder: Path) -> None:
         for part in parts:
             for lo in range(0, part.shape[0], _ROWS_AT_ONCE):
                 joined.append(part[lo : lo + _ROWS_AT_ONCE], copy=False)
-
-
-def _note_coordinates_left_out(atlas: Path) -> None:
-    others = [name for name in open_with_zarr_python(atlas)["obsm"] if name not in _COORDINATES]
-    if others:
-        logger.warning(
-            "obsm[%s] of the atlas is left out: new cells have no such coordinates",
-            ", ".join(map(repr, others)),
-        )

@@ -27,7 +27,7 @@ from scatlas.io.matrices.csr_writer import CsrWriter, in_place
 from scatlas.io.tables.cell_names import SharedCells, UniqueNames
 from scatlas.io.tables.column import Column
 from scatlas.io.tables.column_writer import ColumnWriter, Target
-from scatlas.io.tables.encodings import Stored
+from scatlas.io.tables.encodings import NO_CATEGORIES, Stored
 from scatlas.io.tables.table import Table
 from scatlas.io.zarr_writer.elements import DATAFRAME, create_group
 from scatlas.io.zarr_writer.node_metadata import is_storable
@@ -113,8 +113,7 @@ def concat_on_disk(
     """
     plates = [_Plate(name, Path(path)) for name, path in stores.items()]
     if not plates:
-        msg = "no plates to merge"
-        raise ValueError(msg)
+        raise ValueError("no plates to merge")
     for plate in plates[1:]:
         plate.check_genes(plates[0])
     n_values = sum(plate.n_values for plate in plates)
@@ -164,8 +163,7 @@ class _Plate:
         x = self.root["X"].attrs
         encoding = x.get("encoding-type")
         if encoding != "csr_matrix":
-            msg = f"{path}: X of plate {name} is stored as {encoding!r}, not as CSR"
-            raise InputError(msg)
+            raise InputError(f"{path}: X of plate {name} is stored as {encoding!r}, not as CSR")
         n_cells, n_genes = x["shape"]
         self.shape = n_cells, n_genes
         self.data: StoredArray = self.root["X/data"]
@@ -185,11 +183,10 @@ class _Plate:
         if differing is None:
             return
         here, there = (repr(n) if n is not None else "missing" for n in differing[1:])
-        msg = (
+        raise InputError(
             f"{self.path}: gene {differing.at + 1} of plate {self.name} is {here}, of plate "
             f"{first.name} {there}: plates to be merged need the same genes in the same order"
         )
-        raise InputError(msg)
 
     def copy_x(self, writer: CsrWriter, piece: int) -> None:
         """Append X in pieces of values, not rows, so that no piece is too large."""
@@ -251,14 +248,10 @@ class _Obs:
         ]
         self._indexes = {plate.name: plate.column(plate.index_name) for plate in plates}
         self._names = UniqueNames(self._indexes, keep=keep_names)
+        self.n_renamed = self._names.n_changed
         self._note_names()
         for name in constants:
             self._compare(name)
-
-    @property
-    def n_renamed(self) -> int:
-        """Number of cells whose name changes."""
-        return self._names.n_changed
 
     def write(self, path: Path) -> None:
         """Write the table; several threads write one column each."""
@@ -308,20 +301,15 @@ class _Obs:
             values = np.broadcast_to(like.dtype.type(np.nan if is_real else 0), n)
             mask = None if is_real else np.broadcast_to(True, n)
             stored = Stored("number" if is_real else "nullable", like.dtype, n, values, 1, mask)
-        else:
-            codes = np.broadcast_to(np.int8(-1), n)
-            stored = Stored("categorical", codes.dtype, n, codes, 1, categories=like.categories)
-        return Column(str(plate.path), f"obs/{name}", *stored)
+            return Column(str(plate.path), f"obs/{name}", *stored)
+        return _codes(plate, name, -1, like.categories)
 
     def _label(self, plate: _Plate, name: str) -> Column:
         """The plate's label as a column; without a label, the plate's own column or gaps."""
         value = self._constants[name][plate.name]
-        if not value and name in plate.obs_columns:
-            return plate.column(name)
-        codes = np.broadcast_to(np.int8(0 if value else -1), plate.shape[0])
-        categories = np.array([value] if value else [], object)
-        stored = Stored("categorical", codes.dtype, codes.size, codes, 1, categories=categories)
-        return Column(str(plate.path), f"obs/{name}", *stored)
+        if value:
+            return _codes(plate, name, 0, np.array([value], object))
+        return plate.column(name) if name in plate.obs_columns else _codes(plate, name, -1)
 
     def _note_names(self) -> None:
         if not self.n_renamed:
@@ -354,6 +342,13 @@ class _Obs:
                 self.notices.append(
                     f"obs[{name!r}] of plate {plate.name} held other values: replaced by {new!r}"
                 )
+
+
+def _codes(plate: _Plate, name: str, code: int, categories: np.ndarray = NO_CATEGORIES) -> Column:
+    """A column of one category, or of gaps alone."""
+    codes = np.broadcast_to(np.int8(code), plate.shape[0])
+    stored = Stored("categorical", codes.dtype, codes.size, codes, 1, categories=categories)
+    return Column(str(plate.path), f"obs/{name}", *stored)
 
 
 def _holds_only(column: Column, text: str) -> bool:

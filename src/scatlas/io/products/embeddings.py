@@ -76,15 +76,13 @@ def write_pca(
     """
     n_genes, n_comps = components.PCs.shape
     if len(genes) != n_genes:
-        msg = f"{len(genes)} gene names for loadings of {n_genes} genes"
-        raise ValueError(msg)
+        raise ValueError(f"{len(genes)} gene names for loadings of {n_genes} genes")
     with atomic_path(path) as partial, encoding_pool() as pool:
         with coordinates(partial / "X_pca", n_comps, pool) as cells:
             for block in x_pca:
                 cells.append(block, copy=False)
             if cells.n_rows != n_cells:
-                msg = f"{cells.n_rows} cells were projected, {n_cells} are due"
-                raise ValueError(msg)
+                raise ValueError(f"{cells.n_rows} cells were projected, {n_cells} are due")
         create_group(partial, DICT)
         for name in ("PCs", "mean", "variance", "variance_ratio"):
             values = np.asarray(getattr(components, name))

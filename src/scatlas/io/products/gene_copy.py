@@ -85,8 +85,7 @@ def write_gene_copy(
     x = root.get("X")
     is_csr = x is not None and x.attrs.get("encoding-type") == CSR["encoding-type"]
     if not is_csr or not WRITER_ATTRIBUTE.items() <= root.attrs.items():
-        msg = f"{store}: only a store of scatlas with a CSR X gets a gene-major copy"
-        raise InputError(msg)
+        raise InputError(f"{store}: only a store of scatlas with a CSR X gets a gene-major copy")
     source = checksum(store / "X")
     matrix, _ = read_matrix(store, compact=True, block_budget=block_budget)
     with work_folder(out) as work:
@@ -164,7 +163,6 @@ class _Segments:
 
     @property
     def n_values(self) -> int:
-        """Stored values of the matrix."""
         return int(self.counts.sum())
 
     def ranges(self, limit: int) -> Iterator[_Range]:

@@ -85,13 +85,7 @@ class StoredGram:
 
     @classmethod
     def open(cls, path: Path) -> StoredGram:
-        """Open a store.
-
-        Raises
-        ------
-        InputError
-            The store is damaged or holds something else.
-        """
+        """Open a store; InputError if it is damaged or holds something else."""
         with reading(str(path), "Gram statistics"):
             root = open_store(path)
             n_cells, n_genes = (int(root.attrs[name]) for name in ("n_cells", "n_genes"))
@@ -104,14 +98,8 @@ class StoredGram:
         return cls(path, n_cells, n_genes, has_matrix, root)
 
     def add_to(self, sums: NDArray[np.float64], upper: NDArray[np.float64]) -> None:
-        """Add the stored statistics, in bounded memory.
-
-        Parameters
-        ----------
-        sums
-            float64 ``[n_genes]``.
-        upper
-            float64 ``[n_genes, n_genes]``, of which the upper triangle changes.
+        """Add the stored statistics, in bounded memory: to the sums ``[n_genes]``, and to the upper
+        triangle of ``[n_genes, n_genes]``.
         """
         with reading(str(self.path), "Gram statistics"):
             sums += self._root["sums"][:]

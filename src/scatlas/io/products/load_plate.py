@@ -227,11 +227,10 @@ def _check_unique(path: str, names: pd.Index) -> None:
     if not names.is_unique:
         second = int(np.flatnonzero(names.duplicated())[0])
         first = int(np.flatnonzero(names == names[second])[0])
-        msg = (
+        raise InputError(
             f"{path}: the gene name {names[second]!r} stands twice in var (genes {first} and "
             f"{second}): make the names unique (adata.var_names_make_unique()), alike on all plates"
         )
-        raise InputError(msg)
 
 
 def _check_same_genes(path: str, names: pd.Index, reference: Path | str, counts_in: str) -> None:
@@ -245,12 +244,11 @@ def _check_same_genes(path: str, names: pd.Index, reference: Path | str, counts_
     if differing is None:
         return
     here, there = (repr(n) if n is not None else "missing" for n in differing[1:])
-    msg = (
+    raise InputError(
         f"{path}: gene {differing.at} of var is {here}, but {there} on {reference}: give all "
         "plates the same genes in the same order, or set 'genes: intersect' (or union) in the "
         "config"
     )
-    raise InputError(msg)
 
 
 def _mitochondrial(
@@ -262,8 +260,7 @@ def _mitochondrial(
     mt = mitochondrial_genes(var, prefix, column)
     if not mt.any():
         if bound is not None:
-            msg = f"{var.path}: {why_bound_cannot_act(var, prefix, column, bound)}"
-            raise InputError(msg)
+            raise InputError(f"{var.path}: {why_bound_cannot_act(var, prefix, column, bound)}")
         notices.add(f"no gene name begins with {prefix!r}: mitochondrial counts are all zero")
     return mt
 

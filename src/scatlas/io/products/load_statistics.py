@@ -52,7 +52,6 @@ class RoundedValues:
         self._parts: list[RoundedCounts] = []
 
     def __call__(self, block: sp.csr_matrix) -> sp.csr_matrix:
-        """Round the values of a block."""
         if not self._rounds:
             return block
         found = round_counts(block.data)
@@ -112,27 +111,18 @@ class LoadStatistics:
         return n_genes
 
     @property
-    def n_stored(self) -> int:
-        """Values of the file, with zeros."""
-        return self.n_values + self.n_zeros
-
-    @property
     def total(self) -> int:
-        """Sum of all counts."""
         return int(self.per_gene[:, 0].sum())
 
     @property
     def n_empty(self) -> int:
-        """Cells without counts."""
         return sum(int((totals == 0).sum()) for totals in self.totals)
 
     def cell_metrics(self) -> dict[str, np.ndarray]:
-        """Columns of obs."""
         totals, mt = np.concatenate(self.totals), np.concatenate(self.masked)
         return qc_metrics(totals, np.concatenate(self.n_genes), mt)
 
     def gene_metrics(self, mt: np.ndarray) -> dict[str, np.ndarray]:
-        """Columns of var."""
         totals, n_cells = self.per_gene.T
         return dict(zip(GENE_METRICS, (mt, n_cells.copy(), totals.copy()), strict=True))
 
@@ -142,7 +132,7 @@ class LoadStatistics:
             notify(f"{key}/indices of {self.n_unsorted:,} cells were not sorted: sorted")
         if self.n_zeros:
             notify(f"{key} held {self.n_zeros:,} stored zeros: dropped")
-        if notice := rounded.notice(key, self.n_stored, self.total):
+        if notice := rounded.notice(key, self.n_values + self.n_zeros, self.total):
             notify(notice)
         if self.n_empty:
             notify(f"{self.n_empty:,} cells have no counts")

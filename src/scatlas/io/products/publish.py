@@ -81,12 +81,11 @@ def publish(
     # Each file system has other errors, all of which say what the server has answered.
     except Exception as error:
         reason = " ".join(str(error).split())[:300] or type(error).__name__
-        msg = (
+        raise DiskError(
             f"{address}: the results cannot be copied there ({reason}): check the address, the "
             "network and the credentials in the environment, and give the same command again, "
             "which continues"
-        )
-        raise DiskError(msg) from error
+        ) from error
     return {"n_files": len(files), "n_bytes": sum(size for size, _ in files.values())}
 
 
@@ -116,7 +115,6 @@ class _Target:
 
     @classmethod
     def open(cls, address: str, journal: Path) -> _Target:
-        """List the files at an address."""
         files, root = filesystem(address)
         root = root.rstrip("/")
         files.invalidate_cache()
@@ -142,7 +140,6 @@ class _Target:
         return listed == dict(files) and all(self.has(*item) for item in files.items())
 
     def has(self, path: str, record: _Record) -> bool:
-        """Whether a file is there with these bytes."""
         if path not in self.found:
             return False
         size, tag = self.found[path]
@@ -170,7 +167,6 @@ class _Target:
         self._upload(folder, [path for path in due if path == root], product)
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Delete files that are there."""
         for path in [path for path in paths if path in self.found]:
             self.files.rm_file(f"{self.root}/{path}")
             del self.found[path]
@@ -181,8 +177,7 @@ class _Target:
             self.files.put_file(str(folder / path), f"{self.root}/{path}")
             info = self.files.info(f"{self.root}/{path}")
             if info["size"] != size:
-                msg = f"{path} has {info['size']:,} bytes there, {size:,} here"
-                raise OSError(msg)
+                raise OSError(f"{path} has {info['size']:,} bytes there, {size:,} here")
             self._note(path, size, digest, _tag(info))
 
         with ThreadPoolExecutor(_UPLOADS, "scatlas-upload") as pool:

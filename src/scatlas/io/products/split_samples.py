@@ -168,7 +168,6 @@ class _Arrays:
 
     @classmethod
     def create(cls, folder: Path, counts: CountsSource) -> _Arrays:
-        """Create the arrays; the offsets begin with 0."""
         new = cls(
             data=RawArray(folder / "data", counts.matrix.dtype),
             indices=RawArray(folder / "indices", gene_dtype(counts.shape[1])),
@@ -192,21 +191,18 @@ def _samples(obs: Table, by: str) -> tuple[list[str], np.ndarray]:
     """Names of the samples in the order of their first cells, and of each cell its number."""
     if by not in obs.columns:
         columns = ", ".join(obs.columns) or "no columns"
-        msg = f"{obs.path}: obs has no column {by!r} (plates.by); it has {columns}"
-        raise InputError(msg)
+        raise InputError(f"{obs.path}: obs has no column {by!r} (plates.by); it has {columns}")
     if obs.n_rows == 0:
-        msg = f"{obs.path} has no cells, so no samples: check the file"
-        raise InputError(msg)
+        raise InputError(f"{obs.path} has no cells, so no samples: check the file")
     codes, found = pd.factorize(pd.Series(obs.columns[by].take()))
     names = [str(name) for name in found]
     missing = (codes < 0) | np.isin(codes, [i for i, name in enumerate(names) if not name.strip()])
     if missing.any():
         first = int(np.flatnonzero(missing)[0])
-        msg = (
+        raise InputError(
             f"{obs.path}: obs[{by!r}] has no value for {int(missing.sum()):,} cells, the first is "
             f"cell {first} ({obs.name_of(first)!r}): give each cell its sample, or remove the cells"
         )
-        raise InputError(msg)
     return names, codes.astype(np.int32)
 
 

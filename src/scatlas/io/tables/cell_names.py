@@ -135,11 +135,10 @@ class UniqueNames:
                 self._columns[plate].text(row, row + 1)[0] for row in duplicates.tolist()
             )
             if name == other:
-                msg = (
+                raise InputError(
                     f"plate {plate}: the cell name {name!r} occurs more than once: "
                     "make the names of a plate's cells unique (AnnData.obs_names_make_unique)"
                 )
-                raise InputError(msg)
 
     def _number(self, hashes: np.ndarray) -> None:
         """Find numbers for renamed cells whose new name another cell has."""
@@ -230,7 +229,8 @@ class NumberedNames:
         for lo, hi in spans if repeats else ():
             for name in self._names(lo, hi).decode():
                 base, _, number = name.rpartition("-")
-                if base in repeats and _is_number(number):
+                # A row number has ASCII digits, without a leading zero.
+                if base in repeats and re.fullmatch("[1-9][0-9]{0,17}", number):
                     repeats[base].add(int(number))
         last = [0] * len(repeats)
         taken = list(repeats.values())
@@ -246,11 +246,6 @@ class NumberedNames:
 def _duplicates(ascending: np.ndarray) -> np.ndarray:
     """Values of a sorted array that equal the value before them."""
     return ascending[1:][ascending[1:] == ascending[:-1]]
-
-
-def _is_number(text: str) -> bool:
-    """Whether a text is a row number: ASCII digits without a leading zero."""
-    return text.isascii() and text.isdecimal() and text[0] != "0" and len(text) < 19
 
 
 def _append_numbers(

@@ -70,8 +70,7 @@ def write_cells(
         if written is not None:
             written.result()
     if first != len(columns):
-        msg = f"{first} names for {len(columns)} cells"
-        raise ValueError(msg)
+        raise ValueError(f"{first} names for {len(columns)} cells")
 
 
 def read_cells(path: Path | str, columns: list[str]) -> pd.DataFrame:

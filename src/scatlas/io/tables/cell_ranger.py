@@ -11,8 +11,6 @@ from __future__ import annotations
 import io
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import h5py
@@ -23,12 +21,13 @@ from scatlas.errors import InputError
 from scatlas.io.files.anndata_checks import is_group
 from scatlas.io.files.local_zarr import open_store
 from scatlas.io.files.read_errors import REMEDY, reading
-from scatlas.io.tables.converted_tables import Tables
+from scatlas.io.tables.converted_tables import Tables, temporary_folder, unique_genes
 from scatlas.io.tables.genes import GENE_EXPRESSION, genes_of_types, numbers_of, refuse_probes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from contextlib import ExitStack
+    from pathlib import Path
 
     from scatlas.io.files.text_matrix import TextMatrix
 
@@ -61,11 +60,10 @@ def _matrix(path: str, root: Any, counts: str) -> tuple[str | None, list[str]]:
     if counts not in matrices:
         lines = " or ".join(f"'source: {{counts: {name}}}'" for name in matrices)
         has = "one matrix" if len(matrices) == 1 else "a matrix for each of several genomes"
-        msg = (
+        raise InputError(
             f"{path}: a file of Cell Ranger with {has} and no {counts}: write {lines} in the "
             "config, or a column 'counts' in the plate sheet"
         )
-        raise InputError(msg)
     return matrices[counts], [name for name in matrices if name != counts]
 
 
@@ -77,16 +75,18 @@ def open_cell_ranger(path: str, root: Any, stack: ExitStack, counts: str) -> Tab
     group = root[key]
     with reading(path, key):
         refuse_probes(path, set(group.get("features", ())))
-        barcodes = _barcodes(group["barcodes"])
+        stored = group["barcodes"]
+        starts = range(0, stored.size, _ROWS_AT_ONCE)
+        barcodes = (_texts(stored, slice(first, first + _ROWS_AT_ONCE)) for first in starts)
         if "features" in group:
-            features = group["features"]
-            ids, names, types = (_texts(features[n]) for n in ("id", "name", "feature_type"))
-            genomes = _texts(features["genome"]) if "genome" in features else None
+            lists = group["features"]
+            ids, names, types = (_texts(lists[n]) for n in ("id", "name", "feature_type"))
+            genomes = _texts(lists["genome"]) if "genome" in lists else None
         else:
             ids, names = _texts(group["genes"]), _texts(group["gene_names"])
             types, genomes = np.full(len(ids), GENE_EXPRESSION, object), None
-    folder = Path(stack.enter_context(TemporaryDirectory(prefix="scatlas-")))
-    tables = write_tables(path, key, folder, barcodes, Features(ids, names, types, genomes))
+    features = Features(ids, names, types, genomes)
+    tables = write_tables(path, key, temporary_folder(stack), barcodes, features)
     if others:
         left_out = f"the cells of {', '.join(others)} are left out: list them as another plate"
         tables.notices.append(left_out)
@@ -111,8 +111,6 @@ def write_tables(
     features: Features,
 ) -> Tables:
     """Write obs and var into a Zarr store; genes are named by symbol, repeated ones numbered."""
-    from anndata.utils import make_index_unique
-
     from scatlas.io.tables.column_writer import ColumnWriter, Target, write_frame
     from scatlas.io.zarr_writer.elements import DATAFRAME, create_group
     from scatlas.io.zarr_writer.sharded_array import encoding_pool
@@ -126,10 +124,7 @@ def write_tables(
     notices: list[str] = []
     found = genes_of_types(path, "the list of features", types, notices.append)
     genes = np.ones(len(types), bool) if found is None else found
-    index = pd.Index(names[genes], dtype=object)
-    if n_repeated := int(index.duplicated().sum()):
-        notices.append(f"{n_repeated:,} repeated gene names: made unique by a number at the end")
-        index = make_index_unique(index)
+    index = unique_genes(pd.Index(names[genes], dtype=object), notices)
     columns = {"gene_ids": ids[genes], "feature_types": pd.Categorical(types[genes])}
     columns |= {} if genomes is None else {"genome": pd.Categorical(genomes[genes])}
     create_group(folder, {})
@@ -151,16 +146,10 @@ def write_tables(
     return Tables(open_store(folder), key, "var", "csr", gene_of_feature, notices)
 
 
-def _barcodes(dataset: h5py.Dataset) -> Iterator[np.ndarray]:
-    for first in range(0, dataset.size, _ROWS_AT_ONCE):
-        yield _texts(dataset, slice(first, first + _ROWS_AT_ONCE))
-
-
 def _texts(dataset: h5py.Dataset, rows: slice = slice(None)) -> np.ndarray:
     """Texts of fixed or variable length, as ``object`` array of ``str``."""
     if h5py.check_string_dtype(dataset.dtype) is None:
-        msg = f"{dataset.name} holds no text"
-        raise ValueError(msg)
+        raise ValueError(f"{dataset.name} holds no text")
     return np.asarray(dataset.asstr()[rows], dtype=object)
 
 
@@ -197,19 +186,17 @@ def _features(path: Path) -> Features:
     types = table[2] if len(table) > 2 else np.full(len(table[0]), GENE_EXPRESSION, object)
     ids, names = table[0], table[min(1, len(table) - 1)]
     if len(ids) > 2 and f"{ids[0]}-U" in ids and f"{ids[0]}-A" in ids:
-        msg = (
+        raise InputError(
             f"{path}: alevin-fry lists genes three times, spliced, unspliced (-U) and ambiguous "
             "(-A): write h5ad with their sums, as pyroe.load_fry gives"
         )
-        raise InputError(msg)
     # kb-python writes the names into another list.
     beside = path.with_name(path.name.replace(".genes.txt", ".genes.names.txt"))
     if len(table) == 1 and beside != path and beside.is_file():
         names = pd.concat(_pieces(beside))[0].to_numpy(object)
         if len(names) != len(ids):
             n = f"{len(names):,} names, and {path.name} {len(ids):,} genes"
-            msg = f"{beside}: it has {n}: {REMEDY}"
-            raise InputError(msg)
+            raise InputError(f"{beside}: it has {n}: {REMEDY}")
     return Features(ids, np.where(names == "", ids, names), types)
 
 
@@ -224,8 +211,7 @@ def _split_pipe_genes(path: Path) -> Features:
     """Genes, by id where they have no name; those of several genomes have it behind their names."""
     table = _csv(path, str)
     if "gene_id" not in table:
-        msg = f"{path}: it has no column 'gene_id', but {', '.join(table)}: {REMEDY}"
-        raise InputError(msg)
+        raise InputError(f"{path}: it has no column 'gene_id', but {', '.join(table)}: {REMEDY}")
     ids = table["gene_id"].to_numpy(object)
     names = table.get("gene_name", table["gene_id"]).fillna(table["gene_id"]).to_numpy(object)
     genomes = table["genome"].fillna("").to_numpy(object) if "genome" in table else None

@@ -67,11 +67,10 @@ class Column:
         column = cls.find(path, table, name)
         if column is None:
             encoding = attribute(table[name], "encoding-type")
-            msg = (
+            raise InputError(
                 f"{path}: obs column {name!r} is stored as {encoding!r}, which cannot be merged: "
                 "remove the column or make it numbers, text or categories"
             )
-            raise InputError(msg)
         return column
 
     @classmethod
@@ -269,11 +268,10 @@ def open_column(path: str, table: StoredGroup, name: str, n_rows: int) -> Column
         read = partial(read_column, table, name)
         return InMemoryColumn(path, element_of(table, name), n_rows, read)
     if column.n_rows != n_rows:
-        msg = (
+        raise InputError(
             f"{path}: {column.element} has {column.n_rows:,} rows, but the index of "
             f"{table.name.strip('/')} has {n_rows:,}: {REMEDY}"
         )
-        raise InputError(msg)
     return column
 
 

@@ -51,12 +51,27 @@ class Tables:
     notices: list[str] = field(default_factory=list)
 
 
+def temporary_folder(stack: ExitStack) -> Path:
+    return Path(stack.enter_context(TemporaryDirectory(prefix="scatlas-")))
+
+
+def unique_genes(names: pd.Index, notices: list[str]) -> pd.Index:
+    """Names of genes, of which repeated ones get a number at the end."""
+    from anndata.utils import make_index_unique
+
+    n_repeated = int(names.duplicated().sum())
+    if not n_repeated:
+        return names
+    notices.append(f"{n_repeated:,} repeated gene names: made unique by a number at the end")
+    return make_index_unique(names)
+
+
 def convert_tables(stack: ExitStack, tables: Mapping[str, pd.DataFrame]) -> Any:
     """Write tables by their keys into a temporary store, which ``stack`` removes; open it."""
     from scatlas.io.tables.column_writer import write_frame
     from scatlas.io.zarr_writer.elements import create_group
 
-    folder = Path(stack.enter_context(TemporaryDirectory(prefix="scatlas-")))
+    folder = temporary_folder(stack)
     for key, table in tables.items():
         create_group((folder / key).parent, {})
         write_frame(folder / key, table)
@@ -113,15 +128,11 @@ def open_loom(path: str, root: Any, stack: ExitStack, counts: str) -> Tables | N
     """Open the tables of a Loom file, which ``stack`` removes; None for other files."""
     if not is_loom(root):
         return None
-    from anndata.utils import make_index_unique
-
     shape = _shape(path, root, "matrix")
     notices: list[str] = []
     var = _loom_frame(path, root["row_attrs"], shape[0], _GENES, notices)
     obs = _loom_frame(path, root["col_attrs"], shape[1], _CELLS, notices)
-    if n_repeated := int(var.index.duplicated().sum()):
-        notices.append(f"{n_repeated:,} repeated gene names: made unique by a number at the end")
-        var.index = make_index_unique(var.index)
+    var.index = unique_genes(var.index, notices)
     if layers := sorted(root.get("layers", {})):
         notices.append(
             f"there are also the layers {', '.join(layers)} (source.counts: layers/NAME)"
@@ -140,8 +151,7 @@ def _shape(path: str, root: h5py.File, key: str) -> tuple[int, int]:
         matrix = root[key]
         shape = None if is_group(matrix) else matrix.shape
     if shape is None or len(shape) != 2:
-        msg = f"{path}: {key} is no matrix of genes x cells: {REMEDY}"
-        raise InputError(msg)
+        raise InputError(f"{path}: {key} is no matrix of genes x cells: {REMEDY}")
     return shape
 
 
@@ -152,22 +162,20 @@ def _loom_frame(
     place = group.name.strip("/")
     index_name = next((name for name in names if name in group), None)
     if index_name is None:
-        msg = (
+        raise InputError(
             f"{path}: {place} has none of {', '.join(names)}, which name the "
             f"{'genes' if place == 'row_attrs' else 'cells'}: add {names[0]}"
         )
-        raise InputError(msg)
     columns: dict[str, Any] = {}
     for name, stored in group.items():
         if is_group(stored) or len(stored.shape) != 1:
             notices.append(f"{place}/{name} is left out: it has not one value per row")
             continue
         if stored.shape[0] != n_rows:
-            msg = (
+            raise InputError(
                 f"{path}: {place}/{name} has {stored.shape[0]:,} values, but matrix has "
                 f"{n_rows:,}: {REMEDY}"
             )
-            raise InputError(msg)
         with reading(path, f"{place}/{name}"):
             text = h5py.check_string_dtype(stored.dtype) is not None
             columns[name] = np.asarray(stored.asstr()[:], object) if text else stored[:]

@@ -12,7 +12,6 @@ from collections import Counter
 from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -21,6 +20,7 @@ import pandas as pd
 from scatlas.errors import InputError
 from scatlas.io.files.local_zarr import open_store
 from scatlas.io.tables.column import Column, InMemoryColumn, texts
+from scatlas.io.tables.converted_tables import temporary_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -56,17 +56,15 @@ def genes_of_types(
         notify(f"the type of all features is {found}: they are taken as genes")
         return None
     if unknown.any():
-        msg = (
+        raise InputError(
             f"{path}: feature {int(unknown.argmax()) + 1} has no type in {place}, though others "
             f"have: write the type of each feature there, {GENE_EXPRESSION!r} for genes"
         )
-        raise InputError(msg)
     if not genes.any():
-        msg = (
+        raise InputError(
             f"{path}: no feature is of type {GENE_EXPRESSION!r} in {place}, which holds {found}: "
             "give a matrix with gene expression, or write that type there for the genes"
         )
-        raise InputError(msg)
     for kind, n in pd.Series(types[~genes]).value_counts(sort=False).items():
         notify(f"{n:,} features of type {kind!r} are left out")
     return genes
@@ -84,11 +82,10 @@ def refuse_probes(path: str, columns: Collection[str], ids: Iterable[str] = ()) 
         return
     name = Path(path).name
     sibling = name.replace("raw_probe_bc", "filtered_feature_bc")
-    msg = (
+    raise InputError(
         f"{path}: its rows are probes, of which a gene has several: give the matrix of the genes "
         f"of the same run, {'filtered_feature_bc_matrix.h5' if sibling == name else sibling}"
     )
-    raise InputError(msg)
 
 
 def genes_alone(
@@ -110,7 +107,7 @@ def genes_alone(
     genes = genes_of_types(var.path, f"{var.name}['feature_types']", types, notify)
     if genes is None:
         return var, None
-    folder = Path(stack.enter_context(TemporaryDirectory(prefix="scatlas-")))
+    folder = temporary_folder(stack)
     create_group(folder, {})
     storable = var.storable(notify, unique_names=False)
     storable.write_groups([folder / "var"], [np.flatnonzero(genes)])
@@ -131,11 +128,10 @@ def mitochondrial_genes(var: Table, prefix: str, column: str | None = None) -> n
     """Mask of the genes whose names, in a column or the index of ``var``, begin with ``prefix``."""
     if column is not None and column not in var.columns:
         there = ", ".join(var.columns) or "none"
-        msg = (
+        raise InputError(
             f"{var.path}: {var.name} has no column {column!r}, which qc.gene_names asks for; its "
             f"columns are: {there}; name one of them, or null for the index"
         )
-        raise InputError(msg)
     return np.fromiter(map(str.startswith, _names(var, column), repeat(prefix)), bool)
 
 

@@ -52,11 +52,10 @@ def read_genes(files: CellFiles) -> tuple[pd.DataFrame, np.ndarray]:
     path = files.metadata / GENES_FILE
     table = _read(path)
     if missing := [n for n in ("gene_symbol", "ensembl_id", "token_id") if n not in table]:
-        msg = (
+        raise InputError(
             f"{path}: it has no column {missing[0]!r}, but {', '.join(table)}: add it (token_id is "
             "the number that stands for a gene in the lists)"
         )
-        raise InputError(msg)
     tokens = table["token_id"].to_numpy(np.int64)
     if tokens.size == 0 or tokens.min() < 0 or np.unique(tokens).size < tokens.size:
         msg = f"{path}: token_id must have one whole number per gene: download this file again"
@@ -131,11 +130,10 @@ def write_obs(
     """
     key = next((name for name in _NAMES if name in files.columns), None)
     if key is None:
-        msg = (
+        raise InputError(
             f"{files.path}: no column names the cells ({', '.join(_NAMES[:-1])}); it has "
             f"{', '.join(files.columns) or 'no other columns'}: rename the one with the names"
         )
-        raise InputError(msg)
     n_cells = sum(group.n_taken(taken) for group, taken in rows)
     scratch.mkdir(parents=True, exist_ok=True)
     kinds = {name: kind for name, kind in files.columns.items() if name != key}
@@ -235,11 +233,10 @@ def _new_columns(
 def _names(files: CellFiles, group: RowGroup, key: str, column: pa.ChunkedArray) -> EncodedText:
     path = files.files[group.file]
     if column.null_count:
-        msg = (
+        raise InputError(
             f"{path}: from row group {group.number} on {column.null_count:,} cells have no {key}: "
             "download this file again"
         )
-        raise InputError(msg)
     with reading_parquet(path, f"row group {group.number}, column {key},"):
         return EncodedText.of_arrow(column.cast("string").combine_chunks())
 
@@ -259,11 +256,10 @@ def _check_unique_names(
             name = _cells(files, [(group, taken)], [key])[key][first - begin].as_py()
             break
         begin += n
-    msg = (
+    raise InputError(
         f"{files.path}: the cell name {name!r} stands twice in {key} (cells {first} and {second}), "
         f"{same.size:,} names in all: remove the files that hold cells twice"
     )
-    raise InputError(msg)
 
 
 def _cells_table(
@@ -338,8 +334,7 @@ def _doses(files: CellFiles, sample: _ColumnOnDisk | None) -> dict[str, tuple[Ta
     used = sample.is_used()
     labels = [label if used[code] else None for label, code in sample.labels.items()]
     if missing := [label for label in labels if label and label not in texts]:
-        msg = f"{path}: it lacks the sample {missing[0]!r}: download this file again"
-        raise InputError(msg)
+        raise InputError(f"{path}: it lacks the sample {missing[0]!r}: download this file again")
     treatments = [texts[label] if label else None for label in labels]
     parsed = [_dose(path, text) if text else (np.nan, None) for text in treatments]
     doses = np.array([*(dose for dose, _ in parsed), np.nan])
@@ -356,10 +351,9 @@ def _dose(path: Path, text: str) -> tuple[float, str | None]:
         drugs = ast.literal_eval(text)
         doses = [(float(dose), str(unit)) for _, dose, unit in drugs]
     except (ValueError, SyntaxError, TypeError) as error:
-        msg = (
+        raise InputError(
             f"{path}: {_TREATMENT} holds {text[:60]!r}, no list of drugs: download this file again"
-        )
-        raise InputError(msg) from error
+        ) from error
     return doses[0] if len(doses) == 1 else (np.nan, None)
 
 

@@ -82,37 +82,22 @@ def open_tables(path: Path | str) -> Iterator[tuple[Table, Table]]:
         yield Table.open(store.path, root, "obs"), Table.open(store.path, root, "var")
 
 
+@dataclass(frozen=True)
 class Writing:
     """A table that a thread is writing: see `Table.writing`."""
 
-    def __init__(
-        self,
-        thread: ThreadPoolExecutor,
-        write: Callable[..., None],
-        deferred_columns: Iterable[str],
-    ) -> None:
-        self._values: Future[Mapping[str, np.ndarray]] = Future()
-        # The thread searches the table for columns of these names and writes all others before it
-        # needs the values.
-        extra = {name: partial(self._column, name) for name in deferred_columns}
-        self._future = thread.submit(write, extra=extra)
+    _values: Future[Mapping[str, np.ndarray]]
+    _written: Future[None]
 
     def __call__(self, columns: Mapping[str, np.ndarray]) -> None:
         """Write the further columns, and return when the table is written, or raise its error."""
         self._values.set_result(columns)
-        self._future.result()
+        self._written.result()
 
     def check(self) -> None:
         """Raise the error that stopped the thread, if there is one."""
-        if self._future.done():
-            self._future.result()
-
-    def abandon(self) -> None:
-        """Let the thread end after an error: the values that it waits for will not come."""
-        self._values.cancel()
-
-    def _column(self, name: str) -> np.ndarray:
-        return self._values.result()[name]
+        if self._written.done():
+            self._written.result()
 
 
 @dataclass(frozen=True)
@@ -355,12 +340,16 @@ class Table:
         self, folder: Path, *, deferred_columns: Iterable[str], rows: np.ndarray | None = None
     ) -> Iterator[Writing]:
         """Write in a thread; the yielded function takes deferred columns and raises its errors."""
+        values: Future[Mapping[str, np.ndarray]] = Future()
+        # The thread searches the table for columns of these names and writes all others before it
+        # needs the values.
+        extra = {name: partial(lambda n: values.result()[n], name) for name in deferred_columns}
         with ThreadPoolExecutor(1, "scatlas-obs") as thread:
-            writing = Writing(thread, partial(self.write, folder, rows=rows), deferred_columns)
+            written = thread.submit(self.write, folder, rows=rows, extra=extra)
             try:
-                yield writing
+                yield Writing(values, written)
             finally:
-                writing.abandon()
+                values.cancel()  # after an error the thread would wait for them
 
     def _write_names(self, path: Path, rows: np.ndarray | None, pool: ThreadPoolExecutor) -> None:
         from scatlas.io.tables.column_writer import ColumnWriter, Target

@@ -133,11 +133,8 @@ class ShardFiles:
                 shard.n_writes -= 1
                 is_done = shard.complete and not shard.n_writes
             if is_done:
-                self._close(shard.file)
-
-    def _close(self, file: FileIO) -> None:
-        if os.fstat(file.fileno()).st_size >= _LARGE_FILE:
-            begin_to_write(file.fileno())
-        with self._lock:
-            self._open.remove(file)
-        file.close()
+                if os.fstat(shard.file.fileno()).st_size >= _LARGE_FILE:
+                    begin_to_write(shard.file.fileno())
+                with self._lock:
+                    self._open.remove(shard.file)
+                shard.file.close()

@@ -276,6 +276,10 @@ class ShardedArray:
         self._drain()
         self._files.finish()
         self.path.mkdir(parents=True, exist_ok=True)
+        if self._digest:
+            checksums = np.array(self._files.checksums, "<u4")
+            digest = hashlib.blake2b(checksums.data, digest_size=8).hexdigest()
+            self._attributes[VALUES_DIGEST] = digest
         write_sharded_array_metadata(
             self.path,
             (self.n_rows, *self._row_shape),
@@ -283,15 +287,9 @@ class ShardedArray:
             chunk=(self._chunk_rows, *self._row_shape),
             shard=(self._chunk_rows * self._files.shard_chunks, *self._row_shape),
             codecs=self._codecs,
-            attributes=self._attributes | self._values_digest(),
+            attributes=self._attributes,
         )
         self._rest = self._no_rest()
-
-    def _values_digest(self) -> dict[str, str]:
-        if not self._digest:
-            return {}
-        checksums = np.array(self._files.checksums, "<u4")
-        return {VALUES_DIGEST: hashlib.blake2b(checksums.data, digest_size=8).hexdigest()}
 
     def _no_rest(self) -> list[np.ndarray] | bytearray:
         return bytearray() if self._is_text else []
