@@ -1,17 +1,14 @@
-"""Write the files that follow from the sections of the config: config.yaml and the key table."""
+"""Text that follows from the sections of the config: config.yaml, key table, JSON schemas."""
 
 from __future__ import annotations
 
 import argparse
-import difflib
-import sys
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from scatlas.errors import ConfigError
 from scatlas.workflow.config.messages import allowed, branches, inline, properties
 from scatlas.workflow.config.plate_sheet import Plate
 from scatlas.workflow.config.sections import Config
@@ -22,7 +19,6 @@ if TYPE_CHECKING:
     from scatlas.workflow.config.messages import Schema
 
 COMMAND = "python -m scatlas.workflow.config.generate --write"
-BEGIN, END = f"<!-- keys: written by `{COMMAND}` -->", "<!-- end of keys -->"
 WIDTH = 96
 
 
@@ -68,62 +64,21 @@ def config_yaml() -> str:
 
 
 def key_table() -> str:
-    """Markdown table of every key, its default and its meaning."""
+    """Markdown table of every key, its default and its meaning: the documentation shows it."""
     lines = ["| key | default | meaning |", "|---|---|---|"]
     for key, default, schema in leaves(inline(Config.model_json_schema())):
         lines.append(f"| `{key}` | `{inline_yaml(default)}` | {_meaning(schema)} |")
     return "\n".join(lines)
 
 
-def documents(root: Path) -> dict[Path, str]:
-    """Generated files and the text that each should have."""
-    readme = root / "config" / "README.md"
-    text = readme.read_text("utf-8")
-    if text.count(BEGIN) != 1 or text.count(END) != 1:
-        msg = f"{readme} must hold the lines {BEGIN} and {END} once, around its key table"
-        raise ConfigError(msg)
-    before, after = text.split(BEGIN)[0], text.split(END)[1]
-    return {
-        root / "config" / "config.yaml": config_yaml(),
-        readme: f"{before}{BEGIN}\n\n{key_table()}\n\n{END}{after}",
-    }
-
-
-def differences(root: Path) -> str:
-    """Diff that ``--write`` would make; empty when all files are up to date."""
-    parts: list[str] = []
-    for path, text in documents(root).items():
-        current = path.read_text("utf-8") if path.exists() else ""
-        name = path.relative_to(root).as_posix()
-        parts += difflib.unified_diff(
-            current.splitlines(keepends=True),
-            text.splitlines(keepends=True),
-            f"{name} (current)",
-            f"{name} (generated)",
-        )
-    return "".join(parts)
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m scatlas.workflow.config.generate",
-        description="Write config/config.yaml and the key table of its README.",
+        description="Write config/config.yaml of the repository in the working folder.",
     )
-    task = parser.add_mutually_exclusive_group(required=True)
-    task.add_argument("--write", action="store_true", help="write the generated files")
-    task.add_argument("--check", action="store_true", help="fail if a file differs, and say how")
-    parser.add_argument(
-        "--root", type=Path, default=Path(), help="the repository (default: the working folder)"
-    )
-    args = parser.parse_args(arguments)
-    if not (args.root / "config" / "README.md").exists():
-        parser.error(f"{args.root.resolve()} is not the repository: it has no config/README.md")
-    if args.check:
-        diff = differences(args.root)
-        sys.stdout.write(diff)
-        sys.exit(1 if diff else 0)
-    for path, text in documents(args.root).items():
-        path.write_text(text, "utf-8")
+    parser.add_argument("--write", action="store_true", required=True)
+    parser.parse_args(arguments)
+    Path("config/config.yaml").write_text(config_yaml(), "utf-8")
 
 
 def _with_draft(schema: Schema) -> Schema:

@@ -1,8 +1,8 @@
 """The sections of the config: keys, types, defaults and what each key means.
 
-Everything else that knows the keys follows from the models here: ``config/config.yaml`` and the key
-table of ``config/README.md`` (``python -m scatlas.workflow.config.generate --write``), the JSON
-schemas for editors, which are built with the documentation, and the options of the scripts
+Everything else that knows the keys follows from the models here: ``config/config.yaml``
+(``python -m scatlas.workflow.config.generate --write``), the table of keys and the JSON schemas for
+editors, which are built with the documentation, and the options of the scripts
 (`scatlas.workflow.config.cli_options`).
 """
 
@@ -375,6 +375,12 @@ class Config(Section):
             msg = f"compute.cluster.kind is {kind}, but backend is {self.backend}: change one"
             raise ValueError(msg)
         return self
+
+    @property
+    def switched_on(self) -> list[str]:
+        """Keys that are null by default and have a value."""
+        fields = type(self).model_fields.items()
+        return [key for key, field in fields if field.default is None and getattr(self, key)]
 
     @property
     def harmony(self) -> Harmony | None:
