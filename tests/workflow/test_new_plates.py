@@ -174,8 +174,7 @@ def test_plates_that_do_not_fit_are_refused_and_nothing_is_written(
     assert_as_anndata_writes(reference, project.folder / "theirs.h5ad")
 
     # A share of missing genes that the config allows.
-    project.config["new_plates"] = CONFIG["new_plates"] | {"max_missing_genes": 0.3}
-    project.write_config()
+    project.change(new_plates=CONFIG["new_plates"] | {"max_missing_genes": 0.3})
     project.write_plates({"few": sheet["few"]})
     project.build("map_plates")
     few = ad.read_zarr(project.results / "mapped/few.zarr")

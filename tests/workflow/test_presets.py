@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pandas as pd
@@ -15,9 +14,8 @@ import yaml
 from scatlas.datasets import simulate_plates, write_release
 from scatlas.workflow.costs import COSTS, RuleCost
 from tests.unit.io.test_text_matrices import split_pipe, write
-from tests.workflow import warm
 from tests.workflow.conftest import SAMPLE_STEPS
-from tests.workflow.runs import ROOT
+from tests.workflow.runs import ROOT, run_python
 
 pytestmark = pytest.mark.workflow
 
@@ -30,14 +28,8 @@ GPU_RULES = ("hvg", "select_genes", "pca", "neighbors", "umap", "leiden", "map",
 
 
 def snakemake(*options: str, folder: Path, snakefile: Path = ROOT / "Snakefile", **env: str) -> str:
-    done = subprocess.run(
-        [
-            *(warm.python(), "-m", "snakemake", "--snakefile", str(snakefile)),
-            *("--directory", str(folder), "--nocolor", *options),
-        ],
-        cwd=ROOT, env=warm.environment() | env, text=True, check=False,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    words = ("--snakefile", snakefile, "--directory", folder, "--nocolor", *options)
+    done = run_python("-m", "snakemake", *words, **env)
     assert done.returncode == 0, done.stdout[-6000:]
     return done.stdout
 

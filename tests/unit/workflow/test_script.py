@@ -200,10 +200,6 @@ def test_bad_input_ends_a_script_with_one_sentence():
     logging.captureWarnings(capture=False)
 
 
-def test_plate_paths_keep_their_order():
-    assert script.plate_paths(["b=x/y=z", "a=q"]) == {"b": Path("x/y=z"), "a": Path("q")}
-
-
 def test_the_text_of_a_script_is_part_of_its_code(tmp_path: Path):
     (tmp_path / "a.py").write_text("print(1)\n")
     before = code_hash(tmp_path / "a.py")
