@@ -109,10 +109,7 @@ class Tab:
         """Run an asynchronous function's body in the page; its value travels as JSON."""
         source = f"(async () => JSON.stringify((await (async () => {{{body}}})()) ?? null))()"
         result = self.call(
-            "script.evaluate",
-            expression=source,
-            target={"context": self._tab},
-            awaitPromise=True,
+            "script.evaluate", expression=source, target={"context": self._tab}, awaitPromise=True
         )
         assert result["type"] == "success", result["exceptionDetails"]["text"]
         return json.loads(result["result"]["value"])

@@ -241,11 +241,7 @@ MISTAKES = (
     [
         ({"hgv": {"n_top_genes": 150}, "pca": {"n_comps": "ten"}}, "", MISTAKES),
         ({"consensus": {"min_plates": 4}}, "", ("min_plates is 4, but plates.tsv has 3 plates",)),
-        (
-            {},
-            "nowhere/p2.h5ad",
-            ("plates.tsv, row 3: nowhere/p2.h5ad of plate",),
-        ),
+        ({}, "nowhere/p2.h5ad", ("plates.tsv, row 3: nowhere/p2.h5ad of plate",)),
     ],
 )
 def test_a_bad_config_or_sheet_stops_before_any_job(

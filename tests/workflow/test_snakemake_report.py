@@ -45,10 +45,7 @@ TABLES = {
     },
     "Genes": {"Consensus (table)": "consensus"},
     "Components": {"Variance explained (table)": "pca"},
-    "Map": {
-        "Clusters (table)": "clusters",
-        "Clusters by plate (table)": "clusters_by_plate",
-    },
+    "Map": {"Clusters (table)": "clusters", "Clusters by plate (table)": "clusters_by_plate"},
     "Markers": {"Marker genes (table)": "markers"},
     "Run": {
         "Time and memory (table)": "runs",

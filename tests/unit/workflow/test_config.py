@@ -195,10 +195,7 @@ QC_KEYS = ", ".join(DEFAULTS["qc"])
         ("outdir: ''", "outdir is ''; it must be text"),
         ("hvg: {flavor: v3}", "hvg.flavor is 'v3'; it must be seurat, cell_ranger or seur"),
         # Meaning
-        (
-            "qc: {min_genes: 9, max_genes: 2}",
-            "min_genes (9) is above max_genes (2), so no cell",
-        ),
+        ("qc: {min_genes: 9, max_genes: 2}", "min_genes (9) is above max_genes (2), so no cell"),
         ("qc: {min_counts: 9, max_counts: 2}", "qc: min_counts (9) is above max_counts (2)"),
         ("neighbors: {n_pcs: 301}", "neighbors.n_pcs (301) is above pca.n_comps (300)"),
         ("pca: {n_comps: 50}\nintegrate: {n_pcs: 51}", "n_pcs (51) is above pca.n_comps (50)"),
@@ -223,10 +220,7 @@ QC_KEYS = ", ".join(DEFAULTS["qc"])
         ("qc: {filter: 1 == 1}", "qc.filter: '1 == 1' names no obs column"),
         ("outdir: https://x.org/a", "outdir: 'https://x.org/a': results can be copied to"),
         ("outdir: s3://", "outdir: 's3://': results can be copied to an address such as s3://"),
-        (
-            "source: {counts: values}",
-            "counts is 'values'; write X, raw or layers/NAME, or for",
-        ),
+        ("source: {counts: values}", "counts is 'values'; write X, raw or layers/NAME, or for"),
         ("source: {marker: [1]}", "source.marker: [1] is no entry: write its token and its value"),
         ("source: {marker: [0.5, 1]}", "source.marker: [0.5, 1] is no entry: write its token"),
     ],

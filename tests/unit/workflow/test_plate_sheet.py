@@ -212,10 +212,7 @@ def test_missing_file(sheet, tmp_path):
         ("plate\tpath\tn_cells\na\ta.h5ad\t7,000\n", "n_cells of a.h5ad is '7,000'; write a whole"),
         ("plate\tpath\tn_cells\na\ta.h5ad\t-2\n", "n_cells of a.h5ad is '-2'; write a whole"),
         ("plate\tpath\tn_cells\na\ta.h5ad\t0\n", "n_cells of a.h5ad is '0'; write a whole"),
-        (
-            "plate\tpath\tfractional\na\ta.h5ad\tup\n",
-            "fractional of a.h5ad is 'up'; write refuse",
-        ),
+        ("plate\tpath\tfractional\na\ta.h5ad\tup\n", "fractional of a.h5ad is 'up'; write refuse"),
         ("plate\tpath\tcounts\na\ta.h5ad\tumis\n", "counts of a.h5ad is 'umis'; write X, raw or"),
         ("plate\tpath\tn_cells\na\ta.h5ad\t2.5\n", "n_cells of a.h5ad is '2.5'; write a whole"),
     ],
