@@ -66,7 +66,7 @@ class Project:
     def planned(self, *targets: str) -> set[str]:
         """Rules with jobs in a dry run."""
         said = self.run("-n", "--quiet", "progress", *targets).stdout
-        return set(re.findall(r"^(\w+) +\d+$", said, re.MULTILINE)) - {"all", "total"}
+        return set(re.findall(r"^(\w+) +\d+ ", said, re.MULTILINE)) - {"all"}
 
     def build(self, *targets: str, cores: int = 2) -> set[str]:
         """Run, expect success, and return the names of the jobs that ran: ``load/p1``, ``pca``."""
