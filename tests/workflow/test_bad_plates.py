@@ -20,19 +20,10 @@ from tests.workflow.runs import Project, errors
 pytestmark = pytest.mark.workflow
 
 
-def no_anndata(path: Path, adata: ad.AnnData) -> None:
-    path.write_text("gene\tcell1\nMT-ND1\t3\n")
-
-
 def truncated(path: Path, adata: ad.AnnData) -> None:
     write_plate(path, adata)
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
-
-
-def fractional(path: Path, adata: ad.AnnData) -> None:
-    adata.X.data[adata.X.indptr[7]] = 0.5
-    write_plate(path, adata)
 
 
 def other_genes(path: Path, adata: ad.AnnData) -> None:
@@ -54,9 +45,7 @@ def no_cell(path: Path, adata: ad.AnnData) -> None:
 
 # Damage of each plate, and the words of the sentence besides the file: element and fix.
 SPOILED: dict[str, tuple[Callable[[Path, ad.AnnData], None], tuple[str, ...]]] = {
-    "no_anndata": (no_anndata, ("neither an HDF5 file nor a Zarr store", "give an AnnData file")),
     "truncated": (truncated, ("truncated", "copy or download it again")),
-    "fractional": (fractional, ("X holds 0.5", "cell 7 (", "give raw counts")),
     "other_genes": (other_genes, ("gene 20 of var is 'unheard-of'", "set 'genes: intersect'")),
     "no_column": (no_column, ("no column 'pass_filter'", "set qc.filter to null")),
     "no_cell": (no_cell, ("keeps none of the 250 cells", "pass_filter == 'full'")),
