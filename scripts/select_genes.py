@@ -103,8 +103,7 @@ def gene_positions(args: argparse.Namespace, names: pd.Index) -> tuple[pd.Index,
     at = names.get_indexer(genes)
     missing = genes[at < 0]
     if len(missing) and not args.may_lack_genes:
-        msg = f"{args.store}: gene {missing[0]!r} is not among its {len(names):,} genes"
-        raise InputError(msg)
+        raise InputError(f"{args.store}: gene {missing[0]!r} is not among its {len(names):,} genes")
     if len(missing):
         how = "they are zeros"
         logger.info("%d of the atlas's %d genes are missing: %s", len(missing), len(genes), how)

@@ -24,11 +24,10 @@ def read_columns(store: Path, plate: str, names: list[str], *, key: str) -> pd.D
     with open_tables(store) as (obs, _):
         for column in names:
             if column not in obs.columns:
-                msg = (
+                raise InputError(
                     f"plate {plate} has no obs column {column!r}, which {key} names; it has "
                     f"{', '.join(obs.columns)}"
                 )
-                raise InputError(msg)
         return obs.read(names, index=False)
 
 
@@ -78,32 +77,28 @@ def evaluate_filter(
         mask = obs.eval(expression, engine="python")
     except pd.errors.UndefinedVariableError as error:
         missing = str(error).split("'")[1]
-        msg = (
+        raise InputError(
             f"{source}: obs has no column '{missing}', which qc.filter ({expression}) asks for; "
             f"set qc.filter to null or use one of: {', '.join(map(str, obs.columns))}"
-        )
-        raise InputError(msg) from error
+        ) from error
     except _NOT_A_QUERY as error:
-        msg = (
+        raise InputError(
             f"{source}: qc.filter ({expression}) cannot be evaluated over obs ({error}); write it "
             "as a pandas query such as pass_filter == 'full'"
-        )
-        raise InputError(msg) from error
+        ) from error
     if isinstance(getattr(mask, "dtype", None), pd.BooleanDtype):
         mask = mask.fillna(value=False).to_numpy(bool)
     mask = np.asarray(mask)
     if mask.shape != (len(obs),) or mask.dtype != bool:
-        msg = (
+        raise InputError(
             f"{source}: qc.filter ({expression}) gives no true or false for each cell; write a "
             "comparison such as pass_filter == 'full'"
         )
-        raise InputError(msg)
     if not (mask.any() or allow_none):
-        msg = (
+        raise InputError(
             f"{source}: qc.filter ({expression}) keeps none of the {len(obs):,} cells; "
             "compare it with the values of that obs column"
         )
-        raise InputError(msg)
     return mask
 
 
@@ -239,11 +234,10 @@ def frequent_genes(n_cells: np.ndarray, least: int, *, source: Path | str) -> np
     """
     frequent = np.asarray(n_cells) >= least
     if not frequent.any():
-        msg = (
+        raise InputError(
             f"{source}: no gene is expressed in {least:,} cells (at most in "
             f"{int(np.max(n_cells, initial=0)):,}), which qc.drop_rare_genes asks for: lower it"
         )
-        raise InputError(msg)
     return frequent
 
 

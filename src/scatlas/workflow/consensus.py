@@ -70,12 +70,11 @@ def consensus_genes(
     for plate in others if genes == "same" else ():
         if differing := first_difference(tables[plate].index, order):
             ours, theirs = (repr(n) if n is not None else "no gene" for n in differing[1:])
-            msg = (
+            raise InputError(
                 f"plate {plate} has {ours} as gene {differing.at + 1} where plate {first} has "
                 f"{theirs}; give all plates the same genes in the same order, or set genes: "
                 "intersect (or union)"
             )
-            raise InputError(msg)
     if order.empty:
         msg = "the plates have no gene in common: are their genes named alike (symbols, Ensembl)?"
         raise InputError(msg)
@@ -83,11 +82,10 @@ def consensus_genes(
     n_plates = np.sum([table["highly_variable"].to_numpy(bool) for table in aligned], axis=0)
     chosen = n_plates >= min_plates
     if not chosen.any():
-        msg = (
+        raise InputError(
             f"no gene is highly variable on {min_plates} of {len(tables)} plates (at most "
             f"{n_plates.max()} agree): lower consensus.min_plates or raise hvg.n_top_genes"
         )
-        raise InputError(msg)
     if n_top_genes is not None:
         # Equal scores are ranked in the order of the plate, or of the union.
         ranked = aligned if genes == "union" else [*tables.values()]

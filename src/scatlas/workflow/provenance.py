@@ -132,15 +132,13 @@ def read_record(atlas: Path) -> dict[str, Any]:
     from anndata.io import read_elem
 
     if not (atlas / "zarr.json").is_file():
-        msg = f"{atlas}: there is no atlas.zarr here: correct the path"
-        raise InputError(msg)
+        raise InputError(f"{atlas}: there is no atlas.zarr here: correct the path")
     root = zarr.open_group(atlas, mode="r")
     if "uns/scatlas" not in root:
-        msg = (
+        raise InputError(
             f"{atlas} has no record of its origin (uns['scatlas']): give an atlas.zarr of the "
             "workflow"
         )
-        raise InputError(msg)
     found = read_elem(root["uns/scatlas"])
     decoded = {name: json.loads(found[name]) for name in ("config", "plates", "versions")}
     return {**found, "seed": int(found["seed"]), **decoded}

@@ -115,8 +115,7 @@ def _open_report(config_file: Path) -> None:
     folder = Path(config.folder, "mapped") if config.atlas else Path(config.folder)
     page = (folder / "report.html").absolute()
     if not page.is_file():
-        msg = f"{page}: there is no report yet: scatlas run makes it"
-        raise InputError(msg)
+        raise InputError(f"{page}: there is no report yet: scatlas run makes it")
     say(str(page))
     # Without a screen Python would start a browser of the terminal, which shows no pictures.
     names = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")

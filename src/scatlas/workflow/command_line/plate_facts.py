@@ -103,8 +103,7 @@ def _find_counts(path: str) -> tuple[str, str]:
         for name, words in held.items()
     )
     seen = seen or "there is no X, no raw and no layer"
-    msg = f"{path}: no element holds raw counts: {seen}; give a file with raw counts"
-    raise InputError(msg)
+    raise InputError(f"{path}: no element holds raw counts: {seen}; give a file with raw counts")
 
 
 def _mitochondrial(var: Table) -> tuple[Mitochondrial, np.ndarray]:

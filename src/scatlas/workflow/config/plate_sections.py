@@ -146,11 +146,10 @@ class Source(Section):
     @model_validator(mode="after")
     def _check_counts(self) -> Self:
         if self.genes is None and not re.match(COUNTS, self.counts):
-            msg = (
+            raise ValueError(
                 f"counts is {self.counts!r}; write X, raw or layers/NAME, or for a column of "
                 "Parquet files the key genes, too"
             )
-            raise ValueError(msg)
         return self
 
     @property

@@ -40,8 +40,7 @@ def _folder(text: str) -> str:
         raise ValueError(msg)
     path = text.rstrip("/") if is_address else expand_home(text)
     if set(path) & set("{}"):
-        msg = f"{text!r}: a folder for results cannot have braces in its name"
-        raise ValueError(msg)
+        raise ValueError(f"{text!r}: a folder for results cannot have braces in its name")
     if is_address:
         return path
     return Path(path).as_posix()  # "results/" and "./results" name the same outputs as "results"
@@ -332,40 +331,36 @@ class Config(Section):
     @model_validator(mode="after")
     def _check_sample(self) -> Self:
         if self.map.method == "full" and self.subset.n_cells is not None:
-            msg = (
+            raise ValueError(
                 "map.method is full, which takes all cells, but subset.n_cells is given: leave "
                 "one of them out"
             )
-            raise ValueError(msg)
         return self
 
     @model_validator(mode="after")
     def _check_neighbor_components(self) -> Self:
         n_pcs = self.neighbors.n_pcs
         if n_pcs is not None and n_pcs > self.pca.n_comps:
-            msg = (
+            raise ValueError(
                 f"neighbors.n_pcs ({n_pcs}) is above pca.n_comps ({self.pca.n_comps}): compute "
                 "more components or use fewer"
             )
-            raise ValueError(msg)
         return self
 
     @model_validator(mode="after")
     def _check_harmony_components(self) -> Self:
         harmony = self.integrate.n_pcs if self.integrate else None
         if harmony is not None and harmony > self.pca.n_comps:
-            msg = (
+            raise ValueError(
                 f"integrate.n_pcs ({harmony}) is above pca.n_comps ({self.pca.n_comps}): compute "
                 "more components or use fewer"
             )
-            raise ValueError(msg)
         n_pcs = self.neighbors.n_pcs
         if harmony is not None and n_pcs is not None and n_pcs > harmony:
-            msg = (
+            raise ValueError(
                 f"neighbors.n_pcs ({n_pcs}) is above integrate.n_pcs ({harmony}): neighbours "
                 "are found among the corrected components, too; correct as many"
             )
-            raise ValueError(msg)
         return self
 
     @model_validator(mode="after")

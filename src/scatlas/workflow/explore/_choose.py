@@ -84,18 +84,16 @@ def choose_columns(
     columns = []
     for name in dict.fromkeys(wanted):
         if name not in known:
-            msg = (
+            raise InputError(
                 f"{sample.path} has no obs column {name!r}, which explore.columns names; it has "
                 f"{', '.join(known)}"
             )
-            raise InputError(msg)
         described = _describe(cells, sample, name)
         if described is None:
-            msg = (
+            raise InputError(
                 f"{sample.path}: obs[{name!r}], which explore.columns names, has more than "
                 f"{_MAX_LEVELS:,} values or none: leave it out"
             )
-            raise InputError(msg)
         columns.append(described)
     return columns
 

@@ -187,8 +187,7 @@ def caption(folder: Path, name: str, **wildcards: str) -> Markup:
 
     path = folder / f"{name}.rst"
     if not path.is_file():
-        msg = f"no caption {path}: write what the {name} shows there"
-        raise InputError(msg)
+        raise InputError(f"no caption {path}: write what the {name} shows there")
     template = Environment(autoescape=False, undefined=StrictUndefined).from_string(  # noqa: S701
         path.read_text("utf-8")
     )
@@ -196,8 +195,7 @@ def caption(folder: Path, name: str, **wildcards: str) -> Markup:
     try:
         parts = publish_parts(text, writer=Writer(), settings_overrides=_SETTINGS)
     except SystemMessage as error:
-        msg = f"{path} is not reStructuredText: {error}"
-        raise InputError(msg) from error
+        raise InputError(f"{path} is not reStructuredText: {error}") from error
     return Markup(parts["body"])  # noqa: S704 - made by docutils, with raw HTML switched off
 
 

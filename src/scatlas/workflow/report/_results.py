@@ -167,11 +167,10 @@ class Results:
     def __post_init__(self) -> None:
         for name in ("summaries", "hvg"):
             if list(getattr(self, name)) != list(self.qc):
-                msg = (
+                raise InputError(
                     f"the plates of {name} ({', '.join(getattr(self, name))}) are not those of qc "
                     f"({', '.join(self.qc)}): give each plate to all three, in one order"
                 )
-                raise InputError(msg)
 
     @property
     def qc_tables(self) -> CellTables:
