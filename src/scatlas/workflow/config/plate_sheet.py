@@ -146,10 +146,7 @@ def read_plates(
 ) -> list[Plate]:
     """Read and check the plates of a sheet, of a folder (of Cell Ranger's matrices of the same
     cells the filtered one counts, and HDF5 before text) or of a pattern of their paths.
-
-    A sheet has the columns ``plate`` and ``path``, optionally ``n_cells``, ``counts``,
-    ``fractional`` and any labels. ``check_files`` refuses local files that do not exist, but for
-    those in ``generated``.
+    ``check_files`` refuses local files that do not exist, but for those in ``generated``.
     """
     path, found = Path(path), _find_files(str(path))
     header, rows = (["plate", "path"], found) if found else _read_rows(path)
