@@ -18,14 +18,7 @@ from scatlas.columns import among_genes
 from scatlas.compute.memory import gram_is_worth_storing
 from scatlas.errors import InputError, prefix_errors
 from scatlas.get import on_backend
-from scatlas.io import (
-    CsrWriter,
-    in_place,
-    open_tables,
-    read_cells,
-    read_matrix,
-    write_gram,
-)
+from scatlas.io import CsrWriter, in_place, open_tables, read_cells, read_matrix, write_gram
 from scatlas.matrix.gram import GramAccumulator
 from scatlas.matrix.select_normalize import select_and_log_normalize
 from scatlas.matrix.size_factors import size_factors_by_row

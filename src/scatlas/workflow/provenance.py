@@ -145,10 +145,7 @@ def read_record(atlas: Path) -> dict[str, Any]:
 
 
 def _run_records(
-    manifests: Path,
-    plates: Iterable[str],
-    plate_steps: Iterable[str],
-    atlas_steps: Iterable[str],
+    manifests: Path, plates: Iterable[str], plate_steps: Iterable[str], atlas_steps: Iterable[str]
 ) -> Iterable[tuple[str, dict[str, Any]]]:
     """Steps that make an atlas, with their run records."""
     names = [f"{step}/{plate}" for plate in plates for step in plate_steps]

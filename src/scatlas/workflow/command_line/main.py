@@ -55,11 +55,7 @@ def _call(args: argparse.Namespace, others: list[str]) -> int:
         form = next(form for form in _FORMS if getattr(args, form))
         _export(args.atlas, form, getattr(args, form), seed=args.seed)
         return DONE
-    from scatlas.workflow.command_line.run import (
-        check_folder,
-        check_installed,
-        use_writable_caches,
-    )
+    from scatlas.workflow.command_line.run import check_folder, check_installed, use_writable_caches
 
     check_installed()
     check_folder()

@@ -190,11 +190,7 @@ def _run_with_bars(command: list[str]) -> int:
     before = signal.signal(signal.SIGINT, lambda *_: None)
     with (
         subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
         ) as process,
         ProgressBars() as bars,
     ):

@@ -25,9 +25,7 @@ class Scale(Section):
     """Scaling of the genes before PCA."""
 
     zero_center: bool = Field(
-        False,
-        strict=True,
-        description="Subtract each gene's mean before the clip at max_value.",
+        False, strict=True, description="Subtract each gene's mean before the clip at max_value."
     )
     max_value: AboveZero | None = Field(
         None,

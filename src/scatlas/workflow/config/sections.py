@@ -132,8 +132,7 @@ class Harmony(Section):
         None, description="Use only the first n_pcs components. null: all of pca.n_comps."
     )
     theta: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = Field(
-        2.0,
-        description="Strength of the correction: 0 is the weakest, 1 to 4 is usual.",
+        2.0, description="Strength of the correction: 0 is the weakest, 1 to 4 is usual."
     )
     max_iter_harmony: Positive = Field(10, description="Maximum of rounds; fewer on convergence.")
 
