@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,10 @@ from pygments.lexers.special import TextLexer
 from sphinx import addnodes
 
 from scatlas import __version__
-from scatlas.workflow.config.generate import key_table, schema_files
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from config_keys import key_table, schema_files
 
 if TYPE_CHECKING:
     from docutils import nodes

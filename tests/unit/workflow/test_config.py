@@ -7,6 +7,7 @@ import inspect
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import jsonschema
@@ -29,6 +30,9 @@ from scatlas.workflow.config.sections import Config, Harmony, Report
 from scatlas.workflow.config.values import query_columns
 
 ROOT = Path(__file__).parents[3]
+sys.path.insert(0, str(ROOT / "docs"))
+
+import config_keys  # noqa: E402
 
 # Every key and its default, as users read them. Sections that are off are comments: of null and a
 # user's {} Snakemake makes null.
@@ -439,7 +443,7 @@ def test_the_written_config_is_that_of_the_sections(tmp_path, monkeypatch):
     assert (tmp_path / "config/config.yaml").read_text() == TEXT, f"run `{generate.COMMAND}`"
     assert load(yaml.safe_load(TEXT)).model_dump() == DEFAULTS
     assert len(OFF.findall(TEXT)) == TEXT.count("To switch it on:") >= 5
-    assert "| `qc.max_pct_mt` | `null` | Drop cells with more" in generate.key_table()
+    assert "| `qc.max_pct_mt` | `null` | Drop cells with more" in config_keys.key_table()
 
 
 def test_every_key_is_described():
@@ -474,7 +478,7 @@ def test_every_key_is_described():
     ],
 )
 def test_schema_agrees_with_the_loader(data, good):
-    schema = yaml.safe_load(generate.schema_files()["config.schema.yaml"])
+    schema = yaml.safe_load(config_keys.schema_files()["config.schema.yaml"])
     jsonschema.Draft202012Validator.check_schema(schema)
     assert jsonschema.Draft202012Validator(schema).is_valid(data) is good
     load(data) if good else refusal(data)
@@ -492,6 +496,6 @@ def test_schema_agrees_with_the_loader(data, good):
     ],
 )
 def test_plate_schema(row, good):
-    schema = yaml.safe_load(generate.schema_files()["plates.schema.yaml"])
+    schema = yaml.safe_load(config_keys.schema_files()["plates.schema.yaml"])
     jsonschema.Draft202012Validator.check_schema(schema)
     assert jsonschema.Draft202012Validator(schema).is_valid(row) is good

@@ -1,4 +1,4 @@
-"""Text that follows from the sections of the config: config.yaml, key table, JSON schemas."""
+"""Write config.yaml, which follows from the sections of the config."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from scatlas.workflow.config.messages import allowed, branches, inline, properties
-from scatlas.workflow.config.plate_sheet import Plate
+from scatlas.workflow.config.messages import allowed, inline, properties
 from scatlas.workflow.config.sections import Config
 
 if TYPE_CHECKING:
@@ -22,38 +21,6 @@ COMMAND = "python -m scatlas.workflow.config.generate --write"
 WIDTH = 96
 
 
-def config_schema() -> Schema:
-    """JSON schema of the config."""
-    schema = inline(Config.model_json_schema())
-    for section in schema["properties"].values():
-        if section.get("type") == "object":
-            # YAML reads a section whose keys are all commented out as null.
-            section["type"] = ["object", "null"]
-    return _with_draft(schema)
-
-
-def plates_schema() -> Schema:
-    """JSON schema of one row of the plate sheet."""
-    schema = inline(Plate.model_json_schema())
-    labels = schema["properties"].pop("labels")
-    schema["additionalProperties"] = {
-        "description": labels["description"],
-        "type": ["string", "number", "boolean", "null"],
-    }
-    return _with_draft(schema)
-
-
-def schema_files() -> dict[str, str]:
-    """JSON schemas for editors, by file name: the documentation has them beside its pages."""
-    schemas = {"config": config_schema(), "plates": plates_schema()}
-    return {
-        f"{name}.schema.yaml": yaml.safe_dump(
-            schema, sort_keys=False, width=WIDTH, allow_unicode=True
-        )
-        for name, schema in schemas.items()
-    }
-
-
 def config_yaml() -> str:
     """Text of config.yaml: every key with its default and a comment with its meaning."""
     head = [
@@ -61,14 +28,6 @@ def config_yaml() -> str:
         f"# (see README.md). Written by `{COMMAND}`.",
     ]
     return "\n".join([*head, *_yaml_lines(inline(Config.model_json_schema()))]) + "\n"
-
-
-def key_table() -> str:
-    """Markdown table of every key, its default and its meaning: the documentation shows it."""
-    lines = ["| key | default | meaning |", "|---|---|---|"]
-    for key, default, schema in leaves(inline(Config.model_json_schema())):
-        lines.append(f"| `{key}` | `{inline_yaml(default)}` | {_meaning(schema)} |")
-    return "\n".join(lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -79,10 +38,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--write", action="store_true", required=True)
     parser.parse_args(arguments)
     Path("config/config.yaml").write_text(config_yaml(), "utf-8")
-
-
-def _with_draft(schema: Schema) -> Schema:
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
 def _yaml_lines(schema: Schema) -> Iterator[str]:
@@ -98,7 +53,7 @@ def _yaml_lines(schema: Schema) -> Iterator[str]:
 
 
 def _key_lines(key: str, part: Schema, indent: str = "") -> Iterator[str]:
-    yield from comment(_meaning(part), indent)
+    yield from comment(meaning(part), indent)
     section = properties(part)
     is_off = bool(section) and part["default"] is None
     if is_off:
@@ -106,7 +61,7 @@ def _key_lines(key: str, part: Schema, indent: str = "") -> Iterator[str]:
         values = (f"{name}: {inline_yaml(v)}" for name, v in defaults.items() if v is not None)
         yield from comment(f"To switch it on: {key}: {{{', '.join(values)}}}", indent)
     for name, leaf in section.items():
-        yield from comment(f"{name}: {_meaning(leaf)}", indent)
+        yield from comment(f"{name}: {meaning(leaf)}", indent)
     if is_off:
         # A comment: if this config had null, Snakemake would read {} of a user's config as null.
         yield f"{indent}# {key}: null"
@@ -114,7 +69,7 @@ def _key_lines(key: str, part: Schema, indent: str = "") -> Iterator[str]:
         yield f"{indent}{key}: {inline_yaml(part['default'])}"
 
 
-def _meaning(schema: Schema) -> str:
+def meaning(schema: Schema) -> str:
     values = allowed(schema)
     note = "" if values == "text" else f" Allowed: {values}."
     return f"{schema['description']}{note}"
@@ -125,16 +80,6 @@ def comment(text: str, indent: str = "") -> list[str]:
     return textwrap.wrap(
         text, WIDTH, initial_indent=mark, subsequent_indent=mark, break_on_hyphens=False
     )
-
-
-def leaves(schema: Schema, above: str = "") -> Iterator[tuple[str, Any, Schema]]:
-    """Each key, also those of sections, with its default and its schema."""
-    for key, part in properties(schema).items():
-        name = f"{above}{key}"
-        if part.get("type") != "object":
-            yield name, part["default"], part
-        if any("properties" in branch for branch in branches(part)):
-            yield from leaves(part, f"{name}.")
 
 
 def inline_yaml(value: Any) -> str:
