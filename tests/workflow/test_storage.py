@@ -19,7 +19,7 @@ import pytest
 from scatlas.datasets import write_plate
 from scatlas.errors import InputError
 from scatlas.workflow.job_environment import set_options
-from tests.helpers.s3_server import SECRET, USER, client_of, s3_server
+from tests.helpers.s3_server import SECRET, USER, s3_bucket
 from tests.workflow.runs import Project, assert_same_outputs
 
 pytestmark = pytest.mark.workflow
@@ -30,17 +30,13 @@ NAMES = ("p1", "p2")
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Client of an S3 server on this machine, with Snakemake's settings for it."""
-    with (
-        s3_server(tmp_path_factory.mktemp("s3") / "log.txt") as address,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        patch.setenv("SNAKEMAKE_STORAGE_S3_ENDPOINT_URL", address)
-        patch.setenv("SNAKEMAKE_STORAGE_S3_ACCESS_KEY", USER)
-        patch.setenv("SNAKEMAKE_STORAGE_S3_SECRET_KEY", SECRET)
-        client = client_of(address)
-        client.create_bucket(Bucket="plates")
+
+    def variables(address: str) -> dict[str, str]:
+        settings = {"ENDPOINT_URL": address, "ACCESS_KEY": USER, "SECRET_KEY": SECRET}
+        return {f"SNAKEMAKE_STORAGE_S3_{name}": value for name, value in settings.items()}
+
+    with s3_bucket(tmp_path_factory.mktemp("s3"), "plates", variables) as client:
         yield client
-        client.close()
 
 
 def put(client: Any, name: str, file: Path) -> None:

@@ -188,14 +188,8 @@ def test_missing_file(sheet, tmp_path):
         ("plate\tpath\tmg/l\na\tx\t1\n", "a column cannot be called 'mg/l'; rename it"),
         ("plate\tpath\tleiden\na\tx\tb\n", "itself writes a column 'leiden' for each cell: rename"),
         ("plate\tpath\tlisi_day\na\tx\tb\n", "itself writes a column 'lisi_day' for each cell"),
-        (
-            "plate\tpath\ts3_key\na\tx\tb\n",
-            "'s3_key' is no option of s3:// addresses: rename the col",
-        ),
-        (
-            "plate\tpath\ts3_profile\na\ta.h5ad\tx\n",
-            "a.h5ad is no s3:// address: leave the columns s3_",
-        ),
+        ("plate\tpath\ts3_key\na\tx\tb\n", "'s3_key' is no option of s3:// addresses: rename"),
+        ("plate\tpath\ts3_profile\na\ta.h5ad\tx\n", "a.h5ad is no s3:// address: leave the col"),
         (
             "plate\tpath\ts3_requester_pays\na\ts3://b/a.h5ad\tmaybe\n",
             "s3_requester_pays of s3://b/a.h5ad is 'maybe'; write yes or leave it",
