@@ -34,24 +34,10 @@ OPTIONAL = {
 }
 
 
-@pytest.fixture(scope="module")
-def made(
-    two: Project, plates: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
-) -> Project:
-    """Atlas of two plates that lie in its folder: read only."""
-    project = two.copied(tmp_path_factory.mktemp("made"))
-    own = {name: f"{name}.h5ad" for name in ("p1", "p2")}
-    for name, path in own.items():
-        shutil.copy2(plates[name], project.folder / path)
-    project.write_plates(own)
-    project.build("atlas")
-    return project
-
-
 @pytest.fixture
-def atlas(made: Project, tmp_path: Path) -> Project:
-    """Atlas and plates that one test may change."""
-    return made.copied(tmp_path / "project")
+def atlas(two: Project, tmp_path: Path) -> Project:
+    """Atlas of two plates that one test may change."""
+    return two.copied(tmp_path / "project")
 
 
 @pytest.fixture(scope="session")
@@ -72,14 +58,15 @@ def test_a_step_that_failed_is_run_again_whatever_stands_behind_it(full: Project
         aside.rename(path)
 
 
-def test_a_step_that_fails_is_never_covered_by_the_older_atlas(atlas: Project):
-    before = atlas.outputs()
-    plate = atlas.folder / "p2.h5ad"
-    kept = plate.read_bytes()
-    bad = ad.read_h5ad(plate)
+def test_a_step_that_fails_is_never_covered_by_the_older_atlas(
+    atlas: Project, plates: dict[str, Path]
+):
+    before, sheet = atlas.outputs(), {name: plates[name] for name in ("p1", "p2")}
+    bad = ad.read_h5ad(plates["p2"])
     bad.X = bad.X.astype("float32")
     bad.X.data[3] += 0.5
-    bad.write_h5ad(plate)
+    bad.write_h5ad(atlas.folder / "p2.h5ad")
+    atlas.write_plates(sheet | {"p2": "p2.h5ad"})
     for _ in range(2):
         failed = atlas.run("atlas")
         assert failed.returncode == 1
@@ -87,7 +74,7 @@ def test_a_step_that_fails_is_never_covered_by_the_older_atlas(atlas: Project):
         assert "a fractional value" in sentence
     # A failure does not remove the older atlas.
     assert (atlas.results / "atlas.zarr/zarr.json").exists()
-    plate.write_bytes(kept)
+    atlas.write_plates(sheet)
     qc = atlas.config["qc"]
     atlas.change(qc={"filter": "no_such_column == 'full'"})
     for _ in range(2):
@@ -225,9 +212,13 @@ def test_results_that_would_be_made_as_they_were_stay_though_snakemake_forgot_th
     assert project.build() == set()
 
 
-def test_a_plate_replaced_by_an_older_file_is_loaded_though_snakemake_forgot(atlas: Project):
+def test_a_plate_replaced_by_an_older_file_is_loaded_though_snakemake_forgot(
+    atlas: Project, plates: dict[str, Path]
+):
+    plate = Path(shutil.copy2(plates["p2"], atlas.folder / "p2.h5ad"))
+    atlas.write_plates({"p1": plates["p1"], "p2": plate})
+    atlas.build("atlas")
     shutil.rmtree(atlas.folder / ".snakemake")
-    plate = atlas.folder / "p2.h5ad"
     before = plate.stat()
     other = ad.read_h5ad(plate)[::-1].copy()
     plate.unlink()
