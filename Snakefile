@@ -14,6 +14,8 @@ min_version("9.14")
 
 # The user's config, without the defaults.
 GIVEN = dict(config)
+# What users get: each file of rules adds its outputs.
+RESULTS = []
 
 
 configfile: "config/config.yaml"
@@ -65,7 +67,7 @@ else:
 
         include: "workflow/rules/map.smk"
 
-    # A section that is null by default may have rules of its own, in a file of its name.
+    # A section that is null by default may have its own rules, in a file of its name.
     for section in CONFIG.switched_on:
         if (
             section != "doublets"

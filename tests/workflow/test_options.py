@@ -237,7 +237,7 @@ def assert_same_components(atlas: ad.AnnData, theirs: ad.AnnData, *, zero_center
 
 
 def test_zarr_stores_that_change_are_loaded_again(run: Run, tmp_path: Path):
-    """Written anew, in both formats; then a count in one and a column in the other, which their
+    """Written again, in both formats; then a count in one and a column in the other, which their
     root metadata do not show.
     """
     project = run.project.copied(tmp_path / "copy")

@@ -90,8 +90,6 @@ except ScatlasError as error:
 
 PLATES = {plate.plate: plate for plate in SHEET}
 OUT = CONFIG.folder
-# What users get. Each file of rules adds its outputs; `publish` copies them.
-RESULTS = []
 # Whether `split` divides one file of samples; Parquet files in order are read where they are.
 SPLITS = bool(CONFIG.plates.by) and not SHEET[0].is_read_in_place
 # Stores of the samples of one file, until they are loaded.
