@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from scatlas.errors import ConfigError, InputError
 from scatlas.io.files.text_matrix import TextMatrix, is_text_matrix
 from scatlas.io.zarr_writer.node_metadata import is_storable
+from scatlas.workflow.config.values import described
 
 __all__ = ["Plate", "read_plates"]
 
@@ -85,44 +86,34 @@ class Plate(BaseModel):
             "or gs://... Paths must be unique."
         )
     )
-    n_cells: Annotated[int, Field(ge=1)] | None = Field(
+    n_cells: Annotated[int, Field(ge=1)] | None = described(
         None,
-        description=(
-            "Number of cells, if known: sets the memory and run time that the plate's jobs "
-            "request. Otherwise they follow from the size of the file."
-        ),
+        "Number of cells, if known: sets the memory and run time that the plate's jobs",
+        "request. Otherwise they follow from the size of the file.",
     )
-    counts: Annotated[str, Field(pattern=COUNTS)] | None = Field(
+    counts: Annotated[str, Field(pattern=COUNTS)] | None = described(
         None,
-        description=(
-            "Where the raw counts are: X, raw, layers/NAME or genome/NAME. Empty: as source.counts "
-            "of the config says."
-        ),
+        "Where the raw counts are: X, raw, layers/NAME or genome/NAME. Empty: as source.counts",
+        "of the config says.",
     )
-    fractional: Literal["refuse", "round"] | None = Field(
+    fractional: Literal["refuse", "round"] | None = described(
         None,
-        description=(
-            "What to do with fractional counts: refuse or round. Empty: as source.fractional of "
-            "the config says."
-        ),
+        "What to do with fractional counts: refuse or round. Empty: as source.fractional of",
+        "the config says.",
     )
-    s3_profile: str | None = Field(
+    s3_profile: str | None = described(
         None,
-        description=(
-            "Profile of ~/.aws/config for an s3:// address: its credentials, region and "
-            "endpoint_url, the server."
-        ),
+        "Profile of ~/.aws/config for an s3:// address: its credentials, region and",
+        "endpoint_url, the server.",
     )
-    s3_requester_pays: Literal["yes"] | None = Field(
-        None, description="yes: your account pays for the transfer from an s3:// address."
+    s3_requester_pays: Literal["yes"] | None = described(
+        None, "yes: your account pays for the transfer from an s3:// address."
     )
-    labels: dict[str, str] = Field(
+    labels: dict[str, str] = described(
         {},
-        description=(
-            "Any further column: a label of the plate, such as its donor or date, which becomes "
-            "an obs column. Where it is empty, the plate keeps its own obs column of that name, "
-            "if it has one."
-        ),
+        "Any further column: a label of the plate, such as its donor or date, which becomes",
+        "an obs column. Where it is empty, the plate keeps its own obs column of that name,",
+        "if it has one.",
     )
 
     @property

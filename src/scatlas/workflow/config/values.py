@@ -88,6 +88,11 @@ GpuMemory = Annotated[Text, AfterValidator(_check_memory_limit)]
 MapMemory = Annotated[Text, AfterValidator(_check_map_memory)]
 
 
+def described(default: Any, *lines: str, **more: Any) -> Any:
+    """A key with its default and what it means, in lines; ``more`` as in pydantic's Field."""
+    return Field(default, description=" ".join(lines), **more)
+
+
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 

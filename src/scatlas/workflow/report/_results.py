@@ -21,7 +21,7 @@ from scatlas.io import read_cells
 from scatlas.io.files.local_zarr import open_with_zarr_python
 from scatlas.io.tables.column import Column, ColumnCodes
 from scatlas.workflow.cell_filter import BOUNDS
-from scatlas.workflow.explore._choose import read_markers
+from scatlas.workflow.explore import read_markers
 
 if TYPE_CHECKING:
     from pathlib import Path
