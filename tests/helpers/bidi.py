@@ -116,8 +116,7 @@ class Tab:
 
     def assert_without_network(self) -> None:
         """The page has asked nobody for anything, and may not."""
-        assert self.errors == []
-        assert self.run("return performance.getEntriesByType('resource').map((e) => e.name)") == []
+        assert look(self).fetched == self.errors == []
         answer = "then(() => 'fetched', (error) => 'refused')"
         assert self.run(f"return fetch('http://127.0.0.1:9/').{answer}") == "refused"
 
