@@ -14,6 +14,8 @@ min_version("9.14")
 
 # The user's config, without the defaults.
 GIVEN = dict(config)
+# What users get: each file of rules adds its outputs.
+RESULTS = []
 
 
 configfile: "config/config.yaml"
@@ -46,11 +48,6 @@ if ATLAS:
 
     include: "workflow/rules/new_plates.smk"
 
-    RESULTS = [
-        *rules.map_report.output,
-        *all_plates(str(rules.map_plate.output.mapped)),
-    ]
-
     rule map_plates:
         default_target: True
         input:
@@ -70,9 +67,14 @@ else:
 
         include: "workflow/rules/map.smk"
 
-    if CONFIG.integrate:
+    # A section that is null by default may have its own rules, in a file of its name.
+    for section in CONFIG.switched_on:
+        if (
+            section != "doublets"
+            and (HERE / f"workflow/rules/{section}.smk").exists()
+        ):
 
-        include: "workflow/rules/integrate.smk"
+            include: f"workflow/rules/{section}.smk"
 
     if CONFIG.markers.by:
 
@@ -87,21 +89,6 @@ else:
 
         include: "workflow/rules/explore.smk"
 
-    if CONFIG.pseudobulk:
-
-        include: "workflow/rules/pseudobulk.smk"
-
-    RESULTS = [
-        rules.atlas.output.atlas,
-        rules.embedding.output.embedding,
-        rules.consensus.output.genes,
-        *rules.report.output,
-        *([rules.by_gene.output.by_gene] if CONFIG.by_gene else []),
-        *(rules.markers.output if CONFIG.markers.by else []),
-        *([rules.merge_pseudobulk.output.pseudobulk] if CONFIG.pseudobulk else []),
-        *([rules.integrate.output.integrated] if CONFIG.integrate else []),
-        *([rules.explore.output.page] if CONFIG.explore.page else []),
-    ]
     if CONFIG.address:
 
         include: "workflow/rules/publish.smk"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,10 @@ from pygments.lexers.special import TextLexer
 from sphinx import addnodes
 
 from scatlas import __version__
-from scatlas.workflow.config.generate import schema_files
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from config_keys import key_table, schema_files
 
 if TYPE_CHECKING:
     from docutils import nodes
@@ -126,6 +130,12 @@ def _unlink_folders(app: Sphinx, doctree: nodes.document) -> None:
             link.replace_self(link.children)
 
 
+def _add_keys(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Add the table of all keys, which follows from the code, to the page of the config."""
+    if docname == "config/README":
+        source[0] += f"\n{key_table()}\n"
+
+
 def _write_top_files(app: Sphinx, exception: Exception | None) -> None:
     """Write an index.html that redirects to the first page, llms.txt with links to pages, and the
     schemas of config and plate sheet for editors.
@@ -151,4 +161,5 @@ def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-docstring", _add_passes)
     app.connect("autodoc-skip-member", _skip_fields)
     app.connect("doctree-read", _unlink_folders)
+    app.connect("source-read", _add_keys)
     app.connect("build-finished", _write_top_files)

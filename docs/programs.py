@@ -16,9 +16,6 @@ from typing import TYPE_CHECKING, Any
 from scatlas.datasets import simulate_plate, write_plate
 from scatlas.workflow.command_line import COMMON_KEYS, EXIT_CODES, JSON_KEYS
 from scatlas.workflow.command_line import main as command_line
-from scatlas.workflow.config.generate import inline_yaml, leaves
-from scatlas.workflow.config.messages import allowed, inline
-from scatlas.workflow.config.sections import Config
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -85,11 +82,6 @@ def generated() -> str:
             parts.append(f"`scatlas {words}`{cut}:\n\n```json\n{text}\n```")
     rows = [(f"`{name}`", rule) for name, rule in files.items()]
     parts += ["## Files", table(("file", "written by (rule)"), rows)]
-    keys = [
-        (f"`{key}`", f"`{inline_yaml(default)}`", allowed(schema))
-        for key, default, schema in leaves(inline(Config.model_json_schema()))
-    ]
-    parts += ["## Config keys", table(("key", "default", "allowed"), keys)]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 

@@ -53,12 +53,11 @@ def main(argv: list[str] | None = None) -> None:
             tables, n_top_genes=args.n_top_genes, min_plates=min_plates, genes=args.genes
         )
         if args.n_comps is not None and len(table) < args.n_comps:
-            msg = (
+            raise InputError(
                 f"{len(table)} genes are highly variable on {min_plates} of {len(tables)} "
                 f"plates, too few for pca.n_comps ({args.n_comps}): compute fewer components, "
                 "lower consensus.min_plates or raise hvg.n_top_genes"
             )
-            raise InputError(msg)
         facts |= {"n_plates": len(tables), "n_genes": len(table)}
         facts |= {"left_out": missing} if missing else {}
         # Names alone: plates rerun only when this list changes.
@@ -91,8 +90,7 @@ def read_tables(
     if manifests is not None and genes == "same":
         missing |= plates_with_other_genes(tables)
     if len(missing) == len(paths):
-        msg = f"all {len(paths):,} plates are left out:\n{sentences(missing)}"
-        raise InputError(msg)
+        raise InputError(f"all {len(paths):,} plates are left out:\n{sentences(missing)}")
     kept = {plate: table for plate, table in tables.items() if plate not in missing}
     return kept, missing
 

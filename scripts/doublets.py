@@ -83,11 +83,10 @@ def captures(store: Path, plate: str, by: str | None) -> pd.Series | None:
         return None
     with open_tables(store) as (obs, _):
         if by not in obs.columns:
-            msg = (
+            raise InputError(
                 f"plate {plate} has no obs column {by!r}, which doublets.by names; it has "
                 f"{', '.join(obs.columns)}"
             )
-            raise InputError(msg)
         return obs.read([by], index=False)[by]
 
 

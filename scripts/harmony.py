@@ -26,11 +26,10 @@ def main(argv: list[str] | None = None) -> None:
         with open_tables(args.merged) as (obs, _):
             for name in key:
                 if name not in obs.columns:
-                    msg = (
+                    raise InputError(
                         f"the plates have no obs column {name!r} in common, which integrate.key "
                         f"names; they have {', '.join(obs.columns)}"
                     )
-                    raise InputError(msg)
             labels = obs.read(key, index=False)
         x = read_components(args.pca, n_pcs)
         moved = harmonize(x, dict(labels.items()), random_state=args.seed, **options)

@@ -69,11 +69,10 @@ def mix(adata: ad.AnnData, wanted: Integrate, seed: int) -> None:
         return
     for name in wanted.key:
         if name not in adata.obs:
-            msg = (
+            raise InputError(
                 f"the plates have no obs column {name!r} in common, which integrate.key names; "
                 f"they have {', '.join(adata.obs.columns)}"
             )
-            raise InputError(msg)
     adata.obsm[MIXED] = adata.obsm["X_pca"][:, : wanted.n_pcs]
     options = {"theta": wanted.theta, "max_iter_harmony": wanted.max_iter_harmony}
     harmony_integrate(adata, wanted.key, basis=MIXED, random_state=seed, **options)

@@ -26,11 +26,7 @@ def main(argv: list[str] | None = None) -> None:
         cells = read_sample(args.subset, obsm="X_pca")
         cells.obsm["X_pca"] = on_backend(cells.obsm["X_pca"])
         find_neighbors(
-            cells,
-            options.n_neighbors,
-            options.n_pcs,
-            use_rep="X_pca",
-            random_state=args.seed,
+            cells, options.n_neighbors, options.n_pcs, use_rep="X_pca", random_state=args.seed
         )
         # As of the components of X: scanpy's ingest then projects X, and does not look for X_pca.
         params = cells.uns["neighbors"]["params"]

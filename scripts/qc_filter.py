@@ -78,8 +78,7 @@ def check_bound(plate: str, genes: Table, qc: QC) -> None:
     bound = mitochondrial_bound(qc.filter, qc.max_pct_mt)
     if bound and not genes.columns["mt"].take().any():
         why = why_bound_cannot_act(genes, qc.mt_prefix, qc.gene_names, bound)
-        msg = f"plate {plate}: {why}"
-        raise InputError(msg)
+        raise InputError(f"plate {plate}: {why}")
 
 
 def columns_to_mix(mixed_by: dict[str, list[str] | None], plate: str) -> list[str]:
@@ -91,19 +90,17 @@ def check_complete(plate: str, cells: Table, name: str, keep: np.ndarray) -> Non
     """Refuse gaps, and a missing column, before hours are spent on what Harmony would refuse."""
     mend = f"give each cell a value, label the plate in the plate sheet (column {name!r}), or"
     if name not in cells.columns:
-        msg = (
+        raise InputError(
             f"plate {plate} has no obs column {name!r}, which integrate.key names: {mend} name "
             f"another column; it has {', '.join(cells.columns)}"
         )
-        raise InputError(msg)
     n_missing = int(pd.isna(pd.Series(cells.columns[name].take()))[keep].sum())
     if n_missing:
-        msg = (
+        raise InputError(
             f"plate {plate}: obs[{name!r}], which integrate.key names, has no value for "
             f"{n_missing:,} of the {int(keep.sum()):,} kept cells: {mend} leave them out by "
             "qc.filter"
         )
-        raise InputError(msg)
 
 
 def median(metric: pd.Series, keep: np.ndarray) -> float:

@@ -130,11 +130,10 @@ def check_components(
     x, x_pca = (blocks.select_rows(part, rows) for part in (x, x_pca))
     found, stored = map(blocks.to_memory, (project(x, PCs, offset, dtype=np.float64), x_pca))
     if not np.abs(found - stored).max() <= TOLERANCE * np.abs(stored).max():
-        msg = (
+        raise InputError(
             f"{atlas}: obsm['X_pca'] is not the projection of X on varm['PCs'], so new cells would "
             "be misplaced: build the atlas again"
         )
-        raise InputError(msg)
 
 
 def neighbors_of(sample: AnnData, config: dict[str, Any]) -> tuple[int, int | None]:

@@ -18,14 +18,7 @@ from scatlas.columns import among_genes
 from scatlas.compute.memory import gram_is_worth_storing
 from scatlas.errors import InputError, prefix_errors
 from scatlas.get import on_backend
-from scatlas.io import (
-    CsrWriter,
-    in_place,
-    open_tables,
-    read_cells,
-    read_matrix,
-    write_gram,
-)
+from scatlas.io import CsrWriter, in_place, open_tables, read_cells, read_matrix, write_gram
 from scatlas.matrix.gram import GramAccumulator
 from scatlas.matrix.select_normalize import select_and_log_normalize
 from scatlas.matrix.size_factors import size_factors_by_row
@@ -103,8 +96,7 @@ def gene_positions(args: argparse.Namespace, names: pd.Index) -> tuple[pd.Index,
     at = names.get_indexer(genes)
     missing = genes[at < 0]
     if len(missing) and not args.may_lack_genes:
-        msg = f"{args.store}: gene {missing[0]!r} is not among its {len(names):,} genes"
-        raise InputError(msg)
+        raise InputError(f"{args.store}: gene {missing[0]!r} is not among its {len(names):,} genes")
     if len(missing):
         how = "they are zeros"
         logger.info("%d of the atlas's %d genes are missing: %s", len(missing), len(genes), how)

@@ -16,7 +16,6 @@ from tests.helpers.bidi import Tab, in_both
 pytestmark = pytest.mark.browser
 tab = bidi.tab
 
-READY = "document.documentElement.dataset.ready"
 SAVED = """
 window.saved = [];
 const make = URL.createObjectURL;
@@ -49,15 +48,6 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """Many points, and little else."""
     folder = tmp_path_factory.mktemp("many")
     return make_page(folder, sample(150_000), columns=["leiden"], n_genes=0)
-
-
-def show(tab: Tab, made: Made, query: str = "") -> None:
-    tab.open(made.page.as_uri() + query)
-    tab.wait(READY)
-
-
-def text(tab: Tab, selector: str) -> str:
-    return tab.run(f"return document.querySelector({selector!r}).textContent")
 
 
 def settled(tab: Tab) -> None:
@@ -105,27 +95,18 @@ def inside(made: Made, outline: list[list[int]], key: str = "X_umap") -> np.ndar
 
 @in_both
 def test_it_opens_from_a_file_without_network(tab: Tab, made: Made):
-    show(tab, made)
-    assert tab.errors == []
-    assert tab.run("return performance.getEntriesByType('resource').map((e) => e.name)") == []
-    blocked = tab.run(
-        "return fetch('http://127.0.0.1:9/').then(() => 'fetched', (error) => 'refused')"
-    )
-    assert blocked == "refused"
+    tab.show(made.page)
+    tab.assert_without_network()
     assert tab.run("return window.hacked ?? null") is None
-    assert text(tab, "#facts") == "1,200 cells"
+    assert tab.text("#facts") == "1,200 cells"
     assert tab.run("return document.getElementById('message').hidden")
     assert tab.run("return performance.getEntriesByName('first-picture')[0].startTime") < 5000
-
-
-def test_injected_scripts_do_not_run(tab: Tab, made: Made):
-    show(tab, made)
     tab.assert_no_injected_script_runs()
 
 
 @pytest.mark.parametrize("renderer", ["canvas", "webgl"])
 def test_points_have_the_colours_of_their_levels(tab: Tab, made: Made, renderer: str):
-    show(tab, made, f"?renderer={renderer}#color=column:plate&layer=points")
+    tab.show(made.page, f"?renderer={renderer}#color=column:plate&layer=points")
     name = tab.run("return explorer.views[0].renderer.name")
     if renderer == "webgl" and name != "WebGL 2":
         assert tab.name == "Firefox", "Chromium has WebGL in software"
@@ -147,7 +128,7 @@ def test_points_have_the_colours_of_their_levels(tab: Tab, made: Made, renderer:
 
 
 def test_hidden_levels_are_not_drawn_and_come_back(tab: Tab, made: Made):
-    show(tab, made, "?renderer=canvas#color=column:plate")
+    tab.show(made.page, "?renderer=canvas#color=column:plate")
     tab.click("#legends .levels li:nth-child(2) input")
     settled(tab)
     assert "230,159,0" not in pixels_of(tab)
@@ -163,7 +144,7 @@ def test_hidden_levels_are_not_drawn_and_come_back(tab: Tab, made: Made):
 
 @pytest.mark.parametrize("tool", ["box", "lasso"])
 def test_a_selection_has_the_cells_of_pandas(tab: Tab, made: Made, tool: str):
-    show(tab, made)
+    tab.show(made.page)
     left, top, width, height = stage(tab)
     tab.click(f"#{tool}")
     middle = (left + width / 2, top + height / 2)
@@ -174,7 +155,7 @@ def test_a_selection_has_the_cells_of_pandas(tab: Tab, made: Made, tool: str):
     selected = tab.run("return explorer.selection")
     mask = inside(made, selected["outline"])
     assert 100 < mask.sum() < 1100
-    assert text(tab, "#selected") == f"{mask.sum():,} cells selected."
+    assert tab.text("#selected") == f"{mask.sum():,} cells selected."
     assert tab.run("return [...explorer.mask].map((value) => value > 0)") == mask.tolist()
     # Composition.
     rows = tab.run(
@@ -210,14 +191,14 @@ def test_a_selection_has_the_cells_of_pandas(tab: Tab, made: Made, tool: str):
 
 
 def test_hidden_cells_are_not_selected(tab: Tab, made: Made):
-    show(tab, made, "#color=column:plate&hide=" + '["plate","p2"]')
+    tab.show(made.page, "#color=column:plate&hide=" + '["plate","p2"]')
     tab.keys("v")
     tab.wait("explorer.mask")
-    assert text(tab, "#selected") == "800 cells selected."
+    assert tab.text("#selected") == "800 cells selected."
 
 
 def test_two_maps_share_a_selection(tab: Tab, made: Made):
-    show(tab, made)
+    tab.show(made.page)
     tab.keys("2")
     tab.wait("explorer.states.length === 2")
     settled(tab)
@@ -243,7 +224,7 @@ def test_two_maps_share_a_selection(tab: Tab, made: Made):
 
 
 def test_search_by_keys_finds_a_gene_and_a_level(tab: Tab, made: Made):
-    show(tab, made)
+    tab.show(made.page)
     tab.keys("/")
     tab.keys("gene7")
     tab.wait("!document.getElementById('found').hidden")
@@ -259,7 +240,7 @@ def test_search_by_keys_finds_a_gene_and_a_level(tab: Tab, made: Made):
     tab.wait("explorer.states[0].only")
     settled(tab)
     assert tab.run("return explorer.states[0].only") == {"column": "group", "level": HOSTILE[0]}
-    assert text(tab, "#only-0") == f"only group: {HOSTILE[0]} ×"
+    assert tab.text("#only-0") == f"only group: {HOSTILE[0]} ×"
     n = int((made.cells.obs["group"] == HOSTILE[0]).sum())
     assert (
         tab.run(
@@ -275,7 +256,7 @@ def test_search_by_keys_finds_a_gene_and_a_level(tab: Tab, made: Made):
 
 
 def test_names_of_the_data_are_text(tab: Tab, made: Made):
-    show(tab, made, "#color=column:group")
+    tab.show(made.page, "#color=column:group")
     names = tab.run(
         "return [...document.querySelectorAll('.levels .name')].map((e) => e.textContent)"
     )
@@ -289,18 +270,18 @@ def test_names_of_the_data_are_text(tab: Tab, made: Made):
 
 
 def test_one_value_in_the_colours_of_another_column_has_its_points(tab: Tab, large: Made):
-    show(tab, large, '#color=column:leiden&only=["plate","p2"]')
+    tab.show(large.page, '#color=column:leiden&only=["plate","p2"]')
     obs = large.cells.obs[large.cells.obs["plate"] == "p2"]
     sizes = obs["leiden"].value_counts()
-    assert text(tab, ".levels .size").startswith(f"{sizes['0']:,} (")
-    assert text(tab, ".legend > .note") == "points with plate: p2"
+    assert tab.text(".levels .size").startswith(f"{sizes['0']:,} (")
+    assert tab.text(".legend > .note") == "points with plate: p2"
     layers = tab.run("return explorer.views[0].layers(explorer.camera(0), 'auto')")
     assert layers == {"opacity": 0, "count": 30_000}, "few enough to be drawn at once"
     assert tab.run("return explorer.views[0].nShown") == len(obs)
 
 
 def test_keys_and_wheel_move_the_map(tab: Tab, made: Made):
-    show(tab, made)
+    tab.show(made.page)
     camera = "return [explorer.cameras[0].x, explorer.cameras[0].y, explorer.cameras[0].zoom]"
     tab.run("document.querySelector('#view-0 canvas.overlay').focus()")
     x, y, zoom = tab.run(camera)
@@ -320,7 +301,7 @@ def test_keys_and_wheel_move_the_map(tab: Tab, made: Made):
 
 
 def test_a_link_shows_the_same_view_again(tab: Tab, made: Made):
-    show(tab, made)
+    tab.show(made.page)
     tab.keys("2")
     tab.wait("explorer.states.length === 2")
     tab.run("await explorer.setColour(1, explorer.atlas.colour('gene', 'GENE3'))")
@@ -339,7 +320,7 @@ def test_a_link_shows_the_same_view_again(tab: Tab, made: Made):
     before, link = tab.run(facts), tab.run("return location.href")
     pixels = pixels_of(tab, 1)
     tab.open(link)
-    tab.wait(READY)
+    tab.wait(bidi.READY)
     assert tab.run(facts) == before
     assert pixels_of(tab, 1) == pixels
     assert tab.run("return location.href") == link
@@ -349,7 +330,7 @@ def test_a_link_shows_the_same_view_again(tab: Tab, made: Made):
 
 
 def test_picture_and_legend_are_saved(tab: Tab, made: Made):
-    show(tab, made, "#color=column:group")
+    tab.show(made.page, "#color=column:group")
     tab.run(SAVED)
     tab.click("#save-png")
     tab.click("#save-svg")
@@ -378,8 +359,8 @@ def test_picture_and_legend_are_saved(tab: Tab, made: Made):
 
 
 def test_a_screen_reader_hears_the_view(tab: Tab, made: Made):
-    show(tab, made, "#color=column:phase")
-    spoken = text(tab, "#description")
+    tab.show(made.page, "#color=column:phase")
+    spoken = tab.text("#description")
     assert spoken.startswith("UMAP of 1,200 cells, coloured by phase. 3 values; largest: ")
     assert (
         tab.run(
@@ -398,7 +379,7 @@ def test_a_screen_reader_hears_the_view(tab: Tab, made: Made):
 def test_it_fits_a_telephone(tab: Tab, made: Made):
     tab.resize(390, 800)
     try:
-        show(tab, made)
+        tab.show(made.page)
         page = "document.documentElement"
         content, window = tab.run(f"return [{page}.scrollWidth, {page}.clientWidth]")
         assert content <= window
@@ -417,8 +398,8 @@ def test_it_fits_a_telephone(tab: Tab, made: Made):
 
 
 def test_densities_of_96_million_cells(tab: Tab, large: Made):
-    show(tab, large, "?renderer=canvas#color=column:leiden&layer=density")
-    assert text(tab, "#facts") == "96,000,000 cells, 30,000 of them as points"
+    tab.show(large.page, "?renderer=canvas#color=column:leiden&layer=density")
+    assert tab.text("#facts") == "96,000,000 cells, 30,000 of them as points"
     first = "document.querySelector('.levels .size').textContent"
     n = int((large.cells.obs["leiden"] == "0").sum()) * 3200
     assert tab.run(f"return {first}").startswith(f"{n:,} (")
@@ -427,7 +408,7 @@ def test_densities_of_96_million_cells(tab: Tab, large: Made):
     tab.click("#box")
     tab.drag([(left + 0.3 * width, top + 0.2 * height), (left + 0.6 * width, top + 0.7 * height)])
     tab.wait("explorer.mask && document.getElementById('selected').textContent")
-    said = text(tab, "#selected")
+    said = tab.text("#selected")
     found = int(said.partition("About ")[2].partition(" of all")[0].replace(",", ""))
     sampled = int(tab.run("return document.getElementById('selected').dataset.cells"))
     assert found == pytest.approx(3200 * sampled, rel=0.03)
@@ -438,9 +419,9 @@ def test_densities_of_96_million_cells(tab: Tab, large: Made):
 
 
 def test_10_000_levels_can_be_searched(tab: Tab, large: Made):
-    show(tab, large, "#color=column:group")
+    tab.show(large.page, "#color=column:group")
     assert tab.run("return document.querySelectorAll('.levels li').length") == 250
-    assert "more: search for them" in text(tab, ".legend > .note:last-child")
+    assert "more: search for them" in tab.text(".legend > .note:last-child")
     tab.run("document.querySelector('.legend input[type=search]').focus()")
     tab.keys("level 9999")
     tab.wait("document.querySelectorAll('.levels li').length === 1")
@@ -454,7 +435,7 @@ def test_10_000_levels_can_be_searched(tab: Tab, large: Made):
 
 def test_frames_while_moving(tab: Tab, many: Made, capsys: pytest.CaptureFixture[str]):
     """The speed of this machine, printed; bench/explore.py makes pages of a million points."""
-    show(tab, many, "#layer=points")
+    tab.show(many.page, "#layer=points")
     found = tab.run(
         """
         const view = explorer.views[0];

@@ -57,6 +57,12 @@ def normalised(adata: ad.AnnData) -> sp.csr_matrix:
     return sp.csr_matrix(adata.X.astype(np.float32)).log1p()
 
 
+def save(**plates: ad.AnnData) -> None:
+    """Write files of plates into the working folder."""
+    for name, adata in plates.items():
+        adata.write_h5ad(f"{name}.h5ad")
+
+
 def seen() -> tuple[dict, list]:
     """Config and plates that init has written; they are valid together."""
     config = load(Path("atlas.yaml"))
@@ -81,11 +87,11 @@ def test_counts_are_found_where_they_are(command: Command, tmp_path: Path) -> No
     assert "p2     150    300    layers/counts" in text
 
 
-def test_one_place_of_all_plates_is_in_the_config(command: Command, tmp_path: Path) -> None:
+def test_one_place_of_all_plates_is_in_the_config(command: Command) -> None:
     for number in (1, 2):
         adata = plate(number)
         adata.layers["counts"], adata.X = adata.X.copy(), normalised(adata)
-        adata.write_h5ad(tmp_path / f"p{number}.h5ad")
+        save(**{f"p{number}": adata})
     command("init", "p*.h5ad")
     config, plates = seen()
     assert config["source"] == {"counts": "layers/counts"}
@@ -93,54 +99,41 @@ def test_one_place_of_all_plates_is_in_the_config(command: Command, tmp_path: Pa
     assert "is valid: 2 plates" in command("check")
 
 
-def test_mouse_genes_behind_ids_are_found(command: Command, tmp_path: Path) -> None:
+def test_mitochondrial_genes_behind_ids_are_found_or_missed(command: Command) -> None:
     adata = plate(1)
     adata.var["symbol"] = adata.var_names.str.replace("MT-", "mt-")
     adata.var_names = [f"ENSMUSG{i:05}" for i in range(adata.n_vars)]
-    adata.write_h5ad(tmp_path / "mouse.h5ad")
+    save(mouse=adata)
     command("init", "mouse.h5ad")
     qc = seen()[0]["qc"]
     assert (qc["mt_prefix"], qc["gene_names"]) == ("mt-", "symbol")
     assert qc["max_pct_mt"] >= 5
 
-
-def test_without_mitochondrial_genes_there_is_no_bound(command: Command, tmp_path: Path) -> None:
-    adata = plate(1)
-    adata.var_names = [f"ENSG{i:05}" for i in range(adata.n_vars)]
-    adata.write_h5ad(tmp_path / "ids.h5ad")
+    del adata.var["symbol"]
+    save(ids=adata)
     said = "no bound on mitochondrial counts: plate ids has no genes that begin with MT- or mt-"
-    assert said in command("init", "ids.h5ad")
+    assert said in command("init", "ids.h5ad", "--force")
     assert "max_pct_mt" not in seen()[0]["qc"]
     assert "plate ids has no genes that begin with MT- or mt-" in Path("atlas.yaml").read_text()
 
 
-def test_genes_that_differ_are_intersected(command: Command, tmp_path: Path) -> None:
-    plate(1).write_h5ad(tmp_path / "p1.h5ad")
-    plate(2)[:, 5:].copy().write_h5ad(tmp_path / "p2.h5ad")
-    assert "all plates share 295 genes of 300 that any has: genes: intersect" in command(
-        "init", "."
-    )
-    assert seen()[0]["genes"] == "intersect"
-    text = Path("atlas.yaml").read_text()
-    Path("atlas.yaml").write_text(text.replace("genes: intersect", "genes: same"))
-    assert "set genes: intersect" in command("check", status=1)
-
-
-def test_the_union_of_genes_is_suggested_where_few_are_shared(
-    command: Command, tmp_path: Path
+@pytest.mark.parametrize(
+    ("first", "second", "shared", "setting"),
+    [(slice(300), slice(5, 300), 295, "intersect"), (slice(200), slice(120, 300), 80, "union")],
+)
+def test_genes_that_differ_are_intersected_or_united(
+    command: Command, first: slice, second: slice, shared: int, setting: str
 ) -> None:
-    plate(1)[:, :200].copy().write_h5ad(tmp_path / "p1.h5ad")
-    plate(2)[:, 120:].copy().write_h5ad(tmp_path / "p2.h5ad")
+    save(p1=plate(1)[:, first].copy(), p2=plate(2)[:, second].copy())
     said = command("init", ".")
-    assert "all plates share 80 genes of 300 that any has: genes: union" in said
+    assert f"all plates share {shared} genes of 300 that any has: genes: {setting}" in said
     config = seen()[0]
-    assert config["genes"] == "union"
-    # Half of all genes, not of the few that are shared.
-    assert config["hvg"]["n_top_genes"] == 150
-    assert "is valid: 2 plates" in command("check")
+    assert config["genes"] == setting
+    # Half of all genes that the atlas may have.
+    assert config["hvg"]["n_top_genes"] == (shared if setting == "intersect" else 300) // 2
     text = Path("atlas.yaml").read_text()
-    Path("atlas.yaml").write_text(text.replace("genes: union", "genes: same"))
-    assert "set genes: union" in command("check", status=1)
+    Path("atlas.yaml").write_text(text.replace(f"genes: {setting}", "genes: same"))
+    assert f"set genes: {setting}" in command("check", status=1)
 
 
 def expected(adata: ad.AnnData) -> ad.AnnData:
@@ -169,9 +162,8 @@ def test_expected_counts_are_seen_and_rounded(command: Command, tmp_path: Path) 
     assert "write 'source: {fractional: round}' in the config" in errors[0]
 
 
-def test_expected_counts_of_one_plate_are_a_column(command: Command, tmp_path: Path) -> None:
-    plate(1).write_h5ad(tmp_path / "p1.h5ad")
-    expected(plate(2)).write_h5ad(tmp_path / "p2.h5ad")
+def test_expected_counts_of_one_plate_are_a_column(command: Command) -> None:
+    save(p1=plate(1), p2=expected(plate(2)))
     command("init", "p1.h5ad", "p2.h5ad")
     config, plates = seen()
     assert config["source"] == {"counts": "X"}
@@ -180,14 +172,13 @@ def test_expected_counts_of_one_plate_are_a_column(command: Command, tmp_path: P
     assert "is valid: 2 plates" in command("check")
 
 
-def test_genes_of_different_kinds_are_refused(command: Command, tmp_path: Path) -> None:
-    plate(1).write_h5ad(tmp_path / "p1.h5ad")
+def test_genes_of_different_kinds_are_refused(command: Command) -> None:
     adata = plate(2)
     adata.var_names = [f"ENSG{i:05}" for i in range(adata.n_vars)]
-    adata.write_h5ad(tmp_path / "p2.h5ad")
+    save(p1=plate(1), p2=adata)
     text = command("init", "p1.h5ad", "p2.h5ad", status=1)
     assert text.startswith("error: p2.h5ad: it shares no gene with p1.h5ad")
-    assert not (tmp_path / "atlas.yaml").exists()
+    assert not Path("atlas.yaml").exists()
 
 
 def write_mtx(folder: Path, adata: ad.AnnData) -> None:
@@ -266,9 +257,7 @@ def test_an_unfiltered_matrix_of_few_genes_has_a_bound_of_its_own(command: Comma
 
 def test_cells_of_another_plate_are_named(command: Command) -> None:
     whole = plate(1)
-    whole.write_h5ad("all.h5ad")
-    whole[whole.obs_names[20:80]].copy().write_h5ad("good.h5ad")
-    plate(2).write_h5ad("other.h5ad")
+    save(all=whole, good=whole[whole.obs_names[20:80]].copy(), other=plate(2))
     sentence = (
         "plate good: nearly all of its cells are on plate all, too, with the same names and "
         "numbers of genes: remove one of the two from the plate sheet"

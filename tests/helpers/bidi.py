@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _PATIENCE = 60  # seconds, on a busy machine
+READY = "document.documentElement.dataset.ready"  # of pages of scatlas
 _FLAGS = (
     "--headless=new",
     "--no-sandbox",  # CI runs as root in a container
@@ -105,14 +106,25 @@ class Tab:
         self.call("browsingContext.navigate", context=self._tab, url="about:blank", wait="complete")
         self.call("browsingContext.navigate", context=self._tab, url=address, wait="complete")
 
+    def show(self, page: Path, query: str = "") -> None:
+        """Open a file, and wait until its scripts are ready."""
+        self.open(page.as_uri() + query)
+        self.wait(READY)
+
+    def text(self, selector: str) -> str:
+        return self.run(f"return document.querySelector({selector!r}).textContent")
+
+    def assert_without_network(self) -> None:
+        """The page has asked nobody for anything, and may not."""
+        assert look(self).fetched == self.errors == []
+        answer = "then(() => 'fetched', (error) => 'refused')"
+        assert self.run(f"return fetch('http://127.0.0.1:9/').{answer}") == "refused"
+
     def run(self, body: str) -> Any:
         """Run an asynchronous function's body in the page; its value travels as JSON."""
         source = f"(async () => JSON.stringify((await (async () => {{{body}}})()) ?? null))()"
         result = self.call(
-            "script.evaluate",
-            expression=source,
-            target={"context": self._tab},
-            awaitPromise=True,
+            "script.evaluate", expression=source, target={"context": self._tab}, awaitPromise=True
         )
         assert result["type"] == "success", result["exceptionDetails"]["text"]
         return json.loads(result["result"]["value"])

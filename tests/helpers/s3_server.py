@@ -6,12 +6,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import boto3
+import pytest
 
 USER, SECRET, REGION = "somebody", "secret", "us-east-1"
 
@@ -37,15 +38,19 @@ def s3_server(log: Path) -> Iterator[str]:
         server.wait()
 
 
-def client_of(address: str) -> Any:
-    """Client of boto3 for a server."""
-    return boto3.client(
-        "s3",
-        endpoint_url=address,
-        region_name=REGION,
-        aws_access_key_id=USER,
-        aws_secret_access_key=SECRET,
-    )
+@contextmanager
+def s3_bucket(
+    folder: Path, bucket: str, variables: Callable[[str], dict[str, str]]
+) -> Iterator[Any]:
+    """Client of a new server with a bucket, whose address the environment gets by variables."""
+    with s3_server(folder / "log.txt") as address, pytest.MonkeyPatch.context() as patch:
+        for name, value in variables(address).items():
+            patch.setenv(name, value)
+        keys = {"aws_access_key_id": USER, "aws_secret_access_key": SECRET}
+        client = boto3.client("s3", endpoint_url=address, region_name=REGION, **keys)
+        client.create_bucket(Bucket=bucket)
+        yield client
+        client.close()
 
 
 def environment(address: str) -> dict[str, str]:

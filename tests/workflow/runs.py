@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -54,14 +56,17 @@ class Project:
         ]
 
     def run(self, *targets: str, cores: int = 2) -> subprocess.CompletedProcess[str]:
-        command = self.command(*targets, cores=cores)
-        if not self.cold:
-            command[0] = warm.python()
-        env = dict(os.environ) if self.cold else warm.environment()
-        return subprocess.run(
-            command, cwd=ROOT, env=env | {"COLUMNS": "200"}, text=True, check=False,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        return run_python(*self.command(*targets, cores=cores)[1:], cold=self.cold)
+
+    def change(self, **config: Any) -> None:
+        """Write a config with other values of these keys."""
+        self.config |= config
+        self.write_config()
+
+    def planned(self, *targets: str) -> set[str]:
+        """Rules with jobs in a dry run."""
+        said = self.run("-n", "--quiet", "progress", *targets).stdout
+        return set(re.findall(r"^(\w+) +\d+ ", said, re.MULTILINE)) - {"all"}
 
     def build(self, *targets: str, cores: int = 2) -> set[str]:
         """Run, expect success, and return the names of the jobs that ran: ``load/p1``, ``pca``."""
@@ -98,6 +103,17 @@ class Project:
             and "/runs/" not in (name := path.relative_to(self.results).as_posix())
             and not name.startswith(VARYING)
         }
+
+
+def run_python(
+    *words: str | Path, cwd: Path = ROOT, cold: bool = False, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run Python, warm unless ``cold``, with what it prints in one text."""
+    python, env = (sys.executable, os.environ) if cold else (warm.python(), warm.environment())
+    return subprocess.run(
+        [python, *words], cwd=cwd, env=env | {"COLUMNS": "200"} | variables, text=True,
+        check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
 
 
 def errors(said: str) -> set[str]:

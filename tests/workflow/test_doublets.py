@@ -50,8 +50,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Project:
     for i, path in enumerate(paths.values(), start=1):
         write_plate(path, with_doublets(i))
     project = Project(folder / "project", CONFIG | OPTIONS | {"subset": {"n_cells": 400}})
-    project.config["report"] = {"colors": ["doublet_score", "predicted_doublet"]}
-    project.write_config()
+    project.change(report={"colors": ["doublet_score", "predicted_doublet"]})
     project.write_plates(paths)
     project.plates = paths
     project.build("atlas")
@@ -100,8 +99,7 @@ def test_left_out_they_count_for_nothing(told: Project):
     """Changes the project, so it runs last."""
     doublets = {plate: table_of(told, plate) for plate in told.plates}
     told.config["doublets"] = OPTIONS["doublets"] | {"filter": True}
-    told.config["pseudobulk"] = {"by": ["lane"]}
-    told.write_config()
+    told.change(pseudobulk={"by": ["lane"]})
     ran = told.build()
     assert {"doublets/p1", "normalize/p1", "hvg/p2", "select_genes/p2"} <= ran
     assert not {f"{step}/{plate}" for step in ("load", "qc_filter") for plate in told.plates} & ran
@@ -127,8 +125,7 @@ def test_left_out_they_count_for_nothing(told: Project):
     assert list(rates.index) == [f"p{i}, lane{j}" for i in (1, 2) for j in (0, 1)]
     assert rates["predicted doublets"].sum() == sum(taken.values())
 
-    told.config["doublets"] = {"by": "well"}
-    told.write_config()
+    told.change(doublets={"by": "well"})
     done = told.run()
     assert done.returncode != 0
     assert re.search(r"error: plate p\d has no obs column 'well', which doublets.by", done.stdout)

@@ -23,8 +23,7 @@ pytestmark = pytest.mark.workflow
 @pytest.fixture(scope="module")
 def explored(built: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
     copy = built.copied(tmp_path_factory.mktemp("explore"))
-    copy.config["explore"] = {"n_genes": 40}
-    copy.write_config()
+    copy.change(explore={"n_genes": 40})
     assert copy.build() == {"explore", "report"}, "the report shows the config"
     return copy
 
@@ -54,16 +53,11 @@ def test_the_page_has_all_cells_and_the_markers(explored: Project):
 
 def test_what_the_config_asks_reruns_what_it_concerns(explored: Project, tmp_path: Path):
     copy = explored.copied(tmp_path / "copy")
-    copy.config["explore"] = {"n_genes": 40, "points": 100}
-    copy.write_config()
+    copy.change(explore={"n_genes": 40, "points": 100, "columns": ["leiden", "donor"]})
     assert copy.build() == {"explore", "report"}, "and nothing else"
     assert meta_of(copy)["n_points"] == 100
-    copy.config["explore"] = {"n_genes": 40, "columns": ["leiden", "donor"]}
-    copy.write_config()
-    assert copy.build() == {"explore", "report"}
     assert [column["name"] for column in meta_of(copy)["columns"]] == ["leiden", "donor"]
-    copy.config["explore"] = {"columns": ["nothing"]}
-    copy.write_config()
+    copy.change(explore={"columns": ["nothing"]})
     failed = copy.run("results/explore.html")
     assert failed.returncode != 0
     assert "has no obs column 'nothing', which explore.columns names" in failed.stdout
@@ -92,8 +86,7 @@ def test_other_labels_of_a_plate_make_another_page(
 def test_a_sample_without_markers_and_its_map_after_mixing(explored: Project, tmp_path: Path):
     copy = explored.copied(tmp_path / "copy")
     copy.config |= {"map": {"cells": "sample"}, "markers": {"by": []}}
-    copy.config["integrate"] = {"key": ["plate"]}
-    copy.write_config()
+    copy.change(integrate={"key": ["plate"]})
     copy.build("results/explore.html")
     meta = meta_of(copy)
     assert meta["n_cells"] == meta["n_points"] == 300

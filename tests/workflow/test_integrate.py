@@ -31,8 +31,7 @@ def mixed(built: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 def copied(built: Project, folder: Path, **config: object) -> Project:
     new = built.copied(folder / "copy")
-    new.config |= config
-    new.write_config()
+    new.change(**config)
     return new
 
 
@@ -96,8 +95,7 @@ def test_other_settings_mix_again(mixed: Project, tmp_path: Path):
     assert found.obsm["X_pca_harmony"].shape == (found.n_obs, 8)
     assert "X_umap_harmony" not in found.obsm
     assert list(found.uns["integrate"]["scores"].index) == ["plate", "donor"]
-    copy.config["integrate"] = {"key": ["batch"]}
-    copy.write_config()
+    copy.change(integrate={"key": ["batch"]})
     done = copy.run(SAMPLE)
     assert done.returncode != 0
     assert re.search(r"no obs column 'batch' in common, which integrate.key names", done.stdout)
@@ -121,10 +119,8 @@ def test_all_cells_are_mixed_and_the_atlas_has_them(built: Project, tmp_path: Pa
     scores = sample.uns["integrate"]["scores"].loc["plate"]
     assert scores["score after"] > scores["score before"]
     # Settings of pictures and scores are not part of the atlas.
-    copy.config["integrate"] = everything | {"umap": False}
-    copy.write_config()
+    copy.change(integrate=everything | {"umap": False})
     assert copy.build(SAMPLE) == {"integrate"}
-    copy.config["integrate"] = None
-    copy.write_config()
+    copy.change(integrate=None)
     assert copy.build("atlas") == of_all
     assert "X_pca_harmony" not in ad.read_zarr(copy.results / "atlas.zarr").obsm

@@ -107,8 +107,7 @@ def test_threads_change_no_byte(built: Project, tmp_path: Path):
 def whole(built: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """The built atlas with the map computed with all cells."""
     copy = built.copied(tmp_path_factory.mktemp("whole"))
-    copy.config |= {"subset": {}, "map": {"method": "full"}}
-    copy.write_config()
+    copy.change(subset={}, map={"method": "full"})
     steps = {"subset", "neighbors", "umap", "leiden", "embedding", "map", "atlas"}
     assert copy.build("atlas") == steps
     return copy
@@ -131,8 +130,7 @@ def test_the_record_has_the_settings_of_the_map(whole: Project):
 
 
 def test_without_a_map_the_atlas_ends_with_the_components(whole: Project):
-    whole.config |= {"map": {"cells": "sample"}}
-    whole.write_config()
+    whole.change(map={"cells": "sample"})
     assert whole.build("atlas") == {"atlas"}
     found = ad.read_zarr(whole.results / "atlas.zarr")
     assert "X_umap" not in found.obsm

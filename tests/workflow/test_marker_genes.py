@@ -73,11 +73,8 @@ def test_markers_of_the_clusters_are_those_of_scanpy(built: Project, plates: dic
 def changed(built: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """Markers of the sample's clusters and of a label, with those by Wilcoxon."""
     copy = built.copied(tmp_path_factory.mktemp("markers"))
-    copy.config |= {
-        "markers": {"by": ["leiden", "donor"], "n_genes": 7, "wilcoxon": True},
-        "map": {"cells": "sample"},
-    }
-    copy.write_config()
+    markers = {"by": ["leiden", "donor"], "n_genes": 7, "wilcoxon": True}
+    copy.change(markers=markers, map={"cells": "sample"})
     # The sample comes from the atlas now, not from the store before its map.
     assert copy.build() == STEPS | {"atlas", "subset", *SAMPLE_STEPS}
     return copy
@@ -104,8 +101,7 @@ def test_wilcoxon_ranks_the_genes_of_the_sample(changed: Project):
 
 
 def test_only_plates_with_other_labels_are_summed_again(changed: Project):
-    changed.config["markers"] = changed.config["markers"] | {"n_genes": 5}
-    changed.write_config()
+    changed.change(markers=changed.config["markers"] | {"n_genes": 5})
     assert changed.build() == {"markers", "report"}
     # Another donor on one plate.
     sheet = changed.folder / "plates.tsv"

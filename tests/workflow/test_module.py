@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import anndata as ad
 import pytest
 
-from tests.workflow import warm
 from tests.workflow.conftest import CONFIG
-from tests.workflow.runs import ROOT
+from tests.workflow.runs import ROOT, run_python
 
 pytestmark = pytest.mark.workflow
 
@@ -64,12 +62,8 @@ def study(tmp_path_factory: pytest.TempPathFactory, plates: dict[str, Path]) -> 
 
 
 def run(study: Path, *options: str, status: int = 0) -> str:
-    done = subprocess.run(
-        [warm.python(), "-m", "snakemake", "--cores", "2", "--nocolor", "--retries", "0",
-         *options],
-        cwd=study, env=warm.environment() | {"COLUMNS": "200"}, text=True, check=False,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    words = ("--cores", "2", "--nocolor", "--retries", "0", *options)
+    done = run_python("-m", "snakemake", *words, cwd=study)
     assert done.returncode == status, done.stdout[-6000:]
     return done.stdout
 

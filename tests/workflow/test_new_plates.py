@@ -136,15 +136,8 @@ def test_plates_that_do_not_fit_are_refused_and_nothing_is_written(
 ):
     plate = simulate_plate(4, n_cells=60, n_genes=600)
     genes = ad.read_zarr(mapped.results / "mapped/p3.zarr").var_names
-    ids = [f"ENSG{i:011}" for i in range(600)]
-    bad = {
-        "other": plate.copy(),
-        "ids": plate.copy(),
-        "few": plate[:, ~plate.var_names.isin(genes[::4])].copy(),
-        "filtered": plate.copy(),
-    }
-    bad["other"].var_names = [f"gene{i}" for i in range(600)]
-    bad["ids"].var = bad["ids"].var.assign(symbol=plate.var_names).set_axis(ids)
+    fourth = genes[::4]
+    bad = {"few": plate[:, ~plate.var_names.isin(fourth)].copy(), "filtered": plate.copy()}
     bad["filtered"].obs["pass_filter"] = "minimal"
     sheet = {"p3": new_plates["p3"]}
     for name, adata in bad.items():
@@ -154,28 +147,16 @@ def test_plates_that_do_not_fit_are_refused_and_nothing_is_written(
     project.write_plates(sheet)
     done = project.run("map_plates", "--keep-going")
     assert done.returncode != 0
-    first, fourth = genes[0], genes[::4]
-    n = len(genes)
-    other = (
-        f"plate other: it lacks {n} of the atlas's {n} genes, and new_plates.max_missing_genes is "
-        f"0.1: the atlas has {first!r}, the plate begins with 'gene0': give a plate of these genes"
-    )
-    with_ids = (
-        f"its genes have ids such as '{ids[0]}', but those of the atlas have symbols such as "
-        f"{first!r}: its var column 'symbol' has them; make symbols the index of var"
-    )
-    few = f"plate few: it lacks {len(fourth)} of the atlas's {n} genes"
+    assert f"plate few: it lacks {len(fourth)} of the atlas's {len(genes)} genes" in done.stdout
     filtered = "filtered.h5ad: qc.filter (pass_filter == 'full') keeps none of the 60 cells"
-    for sentence in (other, with_ids, few, filtered):
-        assert sentence in done.stdout
+    assert filtered in done.stdout
     written = {path.name for path in (project.results / "mapped").iterdir()}
     assert written == {"reference.h5ad", "p3.zarr", "p4.zarr", "figures", "tables", "report.html"}
     reference = project.results / "mapped/reference.h5ad"
     assert_as_anndata_writes(reference, project.folder / "theirs.h5ad")
 
     # A share of missing genes that the config allows.
-    project.config["new_plates"] = CONFIG["new_plates"] | {"max_missing_genes": 0.3}
-    project.write_config()
+    project.change(new_plates=CONFIG["new_plates"] | {"max_missing_genes": 0.3})
     project.write_plates({"few": sheet["few"]})
     project.build("map_plates")
     few = ad.read_zarr(project.results / "mapped/few.zarr")

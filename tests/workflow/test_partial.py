@@ -54,8 +54,7 @@ def test_plates_come_and_go_and_the_others_are_not_touched(
 
 
 def test_other_components_take_no_pass_over_the_plates(project: Project):
-    project.config["pca"] = {"n_comps": 7}
-    project.write_config()
+    project.change(pca={"n_comps": 7})
     assert project.build("atlas") == {"pca", "atlas"}
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import anndata as ad
@@ -16,7 +14,7 @@ import pytest
 from scatlas.datasets import CONTROL, simulate_plates, write_release
 from tests.workflow import warm
 from tests.workflow.conftest import CONFIG
-from tests.workflow.runs import ROOT, Project
+from tests.workflow.runs import ROOT, Project, run_python
 
 pytestmark = pytest.mark.workflow
 SAMPLES = ["plate1", "plate2", "Plate 3"]
@@ -60,8 +58,7 @@ def test_samples_of_one_file_are_plates(tmp_path: Path, plates: dict[str, Path],
     atlas = ad.read_zarr(project.results / "atlas.zarr")
     assert ((atlas.obs["age"] == 1) == (atlas.obs["plate"] == "plate2")).all()
 
-    project.config["plates"] = {"path": "all.h5ad", "by": "batch"}
-    project.write_config()
+    project.change(plates={"path": "all.h5ad", "by": "batch"})
     assert "all.h5ad: obs has no column 'batch' (plates.by)" in project.run("atlas").stdout
 
 
@@ -81,11 +78,9 @@ def test_the_page_leads_from_a_release_to_the_effects(
     monkeypatch.chdir(tmp_path)
 
     def scatlas(*words: str) -> str:
-        command = [sys.executable, "-m", "scatlas.workflow.command_line", *words]
-        done = subprocess.run(
-            command, env=warm.environment(), text=True, check=False,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        path = warm.environment()["PATH"]
+        command = ("-m", "scatlas.workflow.command_line", *words)
+        done = run_python(*command, cwd=tmp_path, cold=True, PATH=path)
         assert done.returncode == 0, done.stdout[-4000:]
         return done.stdout
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pandas as pd
@@ -13,10 +12,10 @@ import pytest
 import yaml
 
 from scatlas.datasets import simulate_plates, write_release
+from scatlas.workflow.costs import COSTS, RuleCost
 from tests.unit.io.test_text_matrices import split_pipe, write
-from tests.workflow import warm
 from tests.workflow.conftest import SAMPLE_STEPS
-from tests.workflow.runs import ROOT
+from tests.workflow.runs import ROOT, run_python
 
 pytestmark = pytest.mark.workflow
 
@@ -25,20 +24,12 @@ PLATE_RULES += ("group_sums",)
 ATLAS_RULES = ("consensus", "concat_on_disk", "pca", "base", "subset", *SAMPLE_STEPS, "map")
 ATLAS_RULES += ("atlas", "by_gene", "cell_groups", "markers", "report")
 ATLAS_RULES += ("explore",)
-# Rules for new plates on a finished atlas.
-NEW_PLATES = ("reference", "map_plate", "map_report", "extend")
 GPU_RULES = ("hvg", "select_genes", "pca", "neighbors", "umap", "leiden", "map", "integrate")
 
 
 def snakemake(*options: str, folder: Path, snakefile: Path = ROOT / "Snakefile", **env: str) -> str:
-    done = subprocess.run(
-        [
-            *(warm.python(), "-m", "snakemake", "--snakefile", str(snakefile)),
-            *("--directory", str(folder), "--nocolor", *options),
-        ],
-        cwd=ROOT, env=warm.environment() | env, text=True, check=False,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    words = ("--snakefile", snakefile, "--directory", folder, "--nocolor", *options)
+    done = run_python("-m", "snakemake", *words, **env)
     assert done.returncode == 0, done.stdout[-6000:]
     return done.stdout
 
@@ -156,8 +147,10 @@ def test_every_rule_says_what_it_needs_and_where_it_reports(rule: str):
         *("params", "message", "shell"),
     } == set(parts) - {"group", "priority"}
     # Steps that read a plate's counts again go on with it before the next plate is loaded.
-    follows_load = rule in ("qc_filter", "doublets", "normalize", "hvg", "pseudobulk")
-    assert parts.get("priority") == ("1" if follows_load else None)
+    if rule in ("qc_filter", "doublets", "normalize", "hvg", "pseudobulk"):
+        assert parts["priority"] == "1"
+    elif "{plate}" not in parts["log"] or rule in ("load", "select_genes", "group_sums"):
+        assert "priority" not in parts
     alone = ("simulate", "split", "consensus", "cell_groups", "explore", "publish")
     assert ("group" in parts) == (rule not in alone)
     assert parts["conda"] == '"../../envs/cpu.yaml"'
@@ -181,127 +174,67 @@ def test_the_end_of_all_commands_has_manifest_threads_attempt_and_log():
         assert part in tail
 
 
+def test_rules_with_blocks_ask_for_their_budget():
+    """The numbers are in tests/unit/workflow/test_resources.py."""
+    holding = {rule for rule in DIRECTIVES if "{BLOCK_OPTIONS}" in DIRECTIVES[rule]["shell"]}
+    asking = {rule for rule in DIRECTIVES if COSTS.get(rule, RuleCost()).blocks}
+    assert holding <= asking
+    assert holding >= {"load", "hvg", "select_genes", "pca", "subset", "group_sums", "doublets"}
+
+
 # At the end of the Snakefile, with the variables of the rules.
 ASK = """
 import json
 
 
-def tell(resource, name, plate):
-    wildcards = {"plate": plate} if name in PLATE_RULES else {}
+def tell(name, resource, plate):
     request = requests(name)[resource]
+    wildcards = {"plate": plate} if plate else {}
     return [request(wildcards, attempt, threads=4) for attempt in (1, 2, 3)]
 
 
-PLATE_RULES = os.environ["TEST_PLATE_RULES"].split()
-with open(os.environ["TEST_ANSWERS"], "w") as file:
+of_plates = {rule.name: "plate" in rule.wildcard_names for rule in workflow.rules}
+with open("answers.json", "w") as file:
     json.dump(
         {
-            name: {
-                resource: {plate: tell(resource, name, plate) for plate in PLATES}
-                for resource in ("mem_mb", "runtime")
-            }
+            f"{name} {resource} {plate}": tell(name, resource, plate)
             for name in os.environ["TEST_RULES"].split()
+            for resource in ("mem_mb", "runtime")
+            for plate in (PLATES if of_plates.get(name) else [None])
         },
         file,
     )
 """
 
 
-@pytest.fixture(scope="module")
-def ask(tmp_path_factory: pytest.TempPathFactory):
-    """``ask(**config)[rule][resource][plate]``: requested values, one per attempt."""
-    folder = tmp_path_factory.mktemp("ask")
+def test_requests_follow_from_the_plate_and_the_attempt(tmp_path: Path):
     for name in ("workflow", "scripts", "src"):
-        (folder / name).symlink_to(ROOT / name)
-    (folder / "Snakefile").write_text((ROOT / "Snakefile").read_text() + ASK)
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "Snakefile").write_text((ROOT / "Snakefile").read_text() + ASK)
     for name, n_bytes in {"small": 1, "large": 1, "unsaid": 30_000_000_000}.items():
-        with (folder / name).open("wb") as file:
+        with (tmp_path / name).open("wb") as file:
             file.truncate(n_bytes)
-    rows = [
-        "plate\tpath\tn_cells",
-        "small\tsmall\t1000",
-        "large\tlarge\t10000000",
-        "unsaid\tunsaid\t",
-    ]
-    (folder / "plates.tsv").write_text("\n".join([*rows, ""]))
-
-    def answers(**config: object) -> dict[str, dict[str, dict[str, list[int]]]]:
-        (folder / "my.yaml").write_text(yaml.safe_dump({"plates": "plates.tsv"} | config))
-        snakemake(
-            "--list-rules",
-            *("--configfile", str(folder / "my.yaml")),
-            folder=folder,
-            snakefile=folder / "Snakefile",
-            TEST_ANSWERS=str(folder / "answers.json"),
-            TEST_RULES=" ".join(DIRECTIVES),
-            TEST_PLATE_RULES=" ".join((*PLATE_RULES, "doublets", "pseudobulk")),
-        )
-        return json.loads((folder / "answers.json").read_text())
-
-    return answers
-
-
-@pytest.fixture(scope="module")
-def default(ask):
-    return ask()
-
-
-def test_memory_grows_with_each_attempt(default):
-    for rule, resources in default.items():
-        for plate, (first, second, third) in resources["mem_mb"].items():
+    rows = ("small\tsmall\t1000", "large\tlarge\t10000000", "unsaid\tunsaid\t")
+    (tmp_path / "plates.tsv").write_text("\n".join(["plate\tpath\tn_cells", *rows, ""]))
+    (tmp_path / "my.yaml").write_text("plates: plates.tsv")
+    options = ("--list-rules", "--configfile", str(tmp_path / "my.yaml"))
+    snakefile = tmp_path / "Snakefile"
+    snakemake(*options, folder=tmp_path, snakefile=snakefile, TEST_RULES=" ".join(DIRECTIVES))
+    asked = json.loads((tmp_path / "answers.json").read_text())
+    for what, (first, second, third) in asked.items():
+        if " mem_mb " in what:
             assert isinstance(first, int)
-            assert 500 < first < second < third, (rule, plate)
-        for first, second, third in resources["runtime"].values():
-            assert 3 <= first <= second <= third < 7 * 24 * 60, f"{rule}: minutes"
-
-
-@pytest.mark.parametrize("rule", PLATE_RULES)
-@pytest.mark.parametrize("resource", ["mem_mb", "runtime"])
-def test_a_plates_jobs_ask_for_what_its_cells_need(default, rule: str, resource: str):
-    small, large, unsaid = (default[rule][resource][p][0] for p in ("small", "large", "unsaid"))
-    # A table takes seconds per million cells, far less than the start.
-    assert large > (1.1 if resource == "runtime" else 2) * small
-    assert unsaid == large, "without n_cells the size of the file tells"
-
-
-def test_the_atlas_asks_for_what_all_plates_need(ask, default):
-    for rule in ("concat_on_disk", "pca", "atlas"):
-        assert len({tuple(told) for told in default[rule]["mem_mb"].values()}) == 1
-        assert default[rule]["runtime"]["small"][0] > 15
-    more = ask(hvg={"n_top_genes": 6000})
-    # A small plate stores no Gram matrix.
-    for rule, plate in (("select_genes", "large"), ("pca", "small")):
-        (before, *_), (after, *_) = (told[rule]["mem_mb"][plate] for told in (default, more))
-        assert after > before + 4 * 8e-6 * 4000**2, f"{rule}: Gram matrices of 4,000 more genes"
-
-
-def test_jobs_that_hold_blocks_ask_for_the_budget(ask, default):
-    more = ask(compute={"block_budget": "1256MB"})
-    own = [rule for rule in DIRECTIVES if rule not in NEW_PLATES]
-    holding = [rule for rule in own if "{BLOCK_OPTIONS}" in DIRECTIVES[rule]["shell"]]
-    kept = {"split", "load", "normalize", "hvg", "select_genes", "concat_on_disk", "pca", "subset"}
-    kept |= {"group_sums", "by_gene", "explore"}
-    assert set(holding) >= kept | {"pseudobulk", "merge_pseudobulk", "doublets"}
-    for rule in holding:
-        (before, *_), (after, *_) = (told[rule]["mem_mb"]["small"] for told in (default, more))
-        assert after >= before + 1000, f"{rule}: blocks of 1 GB more are in flight"
-
-
-def test_the_subset_asks_for_what_its_cells_need(ask, default):
-    less = ask(subset={"n_cells": 10_000})
-    for rule in ("subset", *SAMPLE_STEPS, "report"):
-        for resource in ("mem_mb", "runtime"):
-            (many, *_), (few, *_) = (told[rule][resource]["small"] for told in (default, less))
-            assert many > 2 * few, f"{rule}: {resource} of a million cells and of ten thousand"
-
-
-def test_a_subset_of_all_cells_asks_for_what_the_atlas_needs(ask, default):
-    whole = ask(map={"method": "full", "memory": "1000GB"})
-    capped = ask(map={"method": "project"})
-    for rule in ("subset", *SAMPLE_STEPS, "report"):
-        for resource in ("mem_mb", "runtime"):
-            (all_, *_), (some, *_) = (told[rule][resource]["small"] for told in (whole, capped))
-            assert all_ > 5 * some, f"{rule}: {resource} of twenty million cells and of one"
+            assert 500 < first < second < third, what
+        else:
+            assert 3 <= first <= second <= third < 7 * 24 * 60, f"{what}: minutes"
+    for rule in PLATE_RULES:
+        for resource, factor in {"mem_mb": 2, "runtime": 1.1}.items():
+            small, large, unsaid = (
+                asked[f"{rule} {resource} {plate}"][0] for plate in ("small", "large", "unsaid")
+            )
+            # A table takes seconds per million cells, far less than the start.
+            assert large > factor * small
+            assert unsaid == large, "without n_cells the size of the file tells"
 
 
 def test_a_dry_run_prints_the_plan(tmp_path: Path):

@@ -39,8 +39,7 @@ def test_sums_of_the_kept_cells_and_what_makes_them_run_again(
     tmp_path: Path, built: Project, plates: dict[str, Path]
 ):
     project = built.copied(tmp_path / "copy")
-    project.config["pseudobulk"] = {"by": BY}
-    project.write_config()
+    project.change(pseudobulk={"by": BY})
     assert project.build(TARGET) == {*(f"pseudobulk/{p}" for p in PLATES), "merge_pseudobulk"}
 
     found = ad.read_h5ad(project.folder / TARGET)
@@ -77,8 +76,7 @@ def test_sums_of_the_kept_cells_and_what_makes_them_run_again(
     assert again.X.sum() == found.X.sum() + 1
 
     # A column missing on the plates.
-    project.config["pseudobulk"] = {"by": ["drug", "treatment"]}
-    project.write_config()
+    project.change(pseudobulk={"by": ["drug", "treatment"]})
     done = project.run(TARGET)
     assert done.returncode != 0
     sentence = r"error: plate p\d has no obs column 'treatment', which pseudobulk.by names; it has"

@@ -20,7 +20,7 @@ import scatlas as sa
 from scatlas.errors import DiskError
 from scatlas.io import checksum, publish
 from scatlas.workflow.command_line.main import main
-from tests.helpers.s3_server import client_of, environment, s3_server
+from tests.helpers.s3_server import environment, s3_bucket
 from tests.workflow.conftest import CONFIG
 from tests.workflow.runs import ROOT, Project
 
@@ -34,16 +34,8 @@ STORES = ("atlas.zarr", "by_gene.zarr")
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Client of an S3 server on this machine, with the settings of a user for it."""
-    with (
-        s3_server(tmp_path_factory.mktemp("s3") / "log.txt") as address,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        for name, value in environment(address).items():
-            patch.setenv(name, value)
-        client = client_of(address)
-        client.create_bucket(Bucket=BUCKET)
+    with s3_bucket(tmp_path_factory.mktemp("s3"), BUCKET, environment) as client:
         yield client
-        client.close()
 
 
 def objects(client: Any, prefix: str) -> dict[str, Any]:

@@ -19,20 +19,14 @@ from scatlas.errors import InputError
 from scatlas.io.files.checksums import checksum, values_digest
 from scatlas.workflow import reproduce, script
 from scatlas.workflow.provenance import ATLAS_KEYS, MAP_KEYS, read_record
-from tests.workflow import warm
 from tests.workflow.conftest import PLATES
-from tests.workflow.runs import ROOT, Project, errors
+from tests.workflow.runs import Project, errors, run_python
 
 pytestmark = pytest.mark.workflow
 
 
 def make_again(atlas: Path, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [warm.python(), "-m", "scatlas.workflow.reproduce", str(atlas),
-         "--directory", str(folder), *options],
-        cwd=ROOT, env=warm.environment() | {"COLUMNS": "200"}, text=True, check=False,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    return run_python("-m", "scatlas.workflow.reproduce", atlas, "--directory", folder, *options)
 
 
 @pytest.fixture(scope="module")

@@ -112,8 +112,7 @@ def test_a_changed_plate_that_leaves_the_consensus_touches_no_other_plate(
 def test_changed_qc_bounds_do_not_load_again(copy: Project):
     tables = [pd.read_parquet(copy.results / f"plates/{p}/qc.parquet") for p in PLATES]
     bound = int(max(table["total_counts"].quantile(0.1) for table in tables))
-    copy.config["qc"] = CONFIG["qc"] | {"min_counts": bound}
-    copy.write_config()
+    copy.change(qc=CONFIG["qc"] | {"min_counts": bound})
     planned = copy.run("consensus", "--dry-run").stdout
     jobs = re.findall(r"^(load|qc_filter|hvg) +(\d+)$", planned, re.MULTILINE)
     assert set(jobs) == {("qc_filter", "3"), ("hvg", "3")}
@@ -132,8 +131,7 @@ def test_a_bound_on_genes_that_are_called_by_ids_names_the_column_to_set(
     tables = "results/plates/p1/qc.parquet"
     assert project.build(tables) == {"load/p1", "qc_filter/p1"}
 
-    project.config["qc"] = CONFIG["qc"] | {"max_pct_mt": 4.0}
-    project.write_config()
+    project.change(qc=CONFIG["qc"] | {"max_pct_mt": 4.0})
     failed = project.run(tables)
 
     assert failed.returncode != 0
@@ -155,8 +153,7 @@ def test_a_bound_on_genes_that_are_called_by_ids_names_the_column_to_set(
 def test_rare_genes_are_dropped_without_loading_again(copy: Project, plates: dict[str, Path]):
     facts = copy.results / "manifests/normalize/p1.json"
     assert json.loads(facts.read_text())["n_genes_dropped"] == 0
-    copy.config["qc"] = CONFIG["qc"] | {"drop_rare_genes": 30}
-    copy.write_config()
+    copy.change(qc=CONFIG["qc"] | {"drop_rare_genes": 30})
     ran = copy.build("consensus")
     steps = ("qc_filter", "normalize", "hvg")
     assert ran == {f"{step}/{p}" for step in steps for p in PLATES} | {"consensus"}
@@ -164,8 +161,7 @@ def test_rare_genes_are_dropped_without_loading_again(copy: Project, plates: dic
     assert "plate p1: the counts are read, because load took the moments for other cells" in log
     n_rare = (ad.read_h5ad(plates["p1"]).X.getnnz(axis=0) < 30).sum()
     assert json.loads(facts.read_text())["n_genes_dropped"] == n_rare > 0
-    copy.config["qc"] = CONFIG["qc"] | {"drop_rare_genes": 251}
-    copy.write_config()
+    copy.change(qc=CONFIG["qc"] | {"drop_rare_genes": 251})
     done = copy.run("consensus")
     assert done.returncode != 0
     sentence = r"error: plate p\d: no gene is expressed in 251 cells .* qc.drop_rare_genes"
@@ -174,8 +170,7 @@ def test_rare_genes_are_dropped_without_loading_again(copy: Project, plates: dic
 
 def test_qc_bounds_that_take_no_cell_change_no_byte_of_the_stores(copy: Project):
     old = copy.outputs()
-    copy.config["qc"] = CONFIG["qc"] | {"min_genes": 1}
-    copy.write_config()
+    copy.change(qc=CONFIG["qc"] | {"min_genes": 1})
     ran = copy.build("atlas")
     assert {f"qc_filter/{p}" for p in PLATES} <= ran
     assert not ran & {f"load/{p}" for p in PLATES}
@@ -193,32 +188,33 @@ def test_qc_bounds_that_take_no_cell_change_no_byte_of_the_stores(copy: Project)
 
 
 @pytest.mark.parametrize(
-    ("section", "key", "value", "steps"),
+    ("section", "value", "steps"),
     [
-        ("umap", "min_dist", 0.3, {"umap"}),
-        ("leiden", "resolution", 0.5, {"leiden", "markers", *GROUP_SUMS}),
-        (
-            *("neighbors", "n_neighbors", 10),
-            {"neighbors", "umap", "leiden", "markers", *GROUP_SUMS},
-        ),
-        ("report", "colors", ["cell_line"], set()),
+        ("umap", {"min_dist": 0.3}, {"umap"}),
+        ("neighbors", {"n_neighbors": 10}, {"neighbors", "umap", "leiden", "markers", *GROUP_SUMS}),
     ],
 )
 def test_a_changed_key_of_the_sample_reruns_what_it_concerns(
-    copy: Project, section: str, key: str, value: object, steps: set[str]
+    copy: Project, section: str, value: dict, steps: set[str]
 ):
-    copy.config[section] = {key: value}
-    copy.write_config()
-    later = {"embedding", "map", "atlas", "cell_groups"} if steps else set()
-    assert copy.build() == steps | later | {"report"}
+    """Marker genes follow if a cell has another cluster."""
+    copy.change(**{section: value})
+    assert copy.build() == steps | {"embedding", "map", "atlas", "cell_groups", "report"}
+
+
+def test_clusters_and_colours_rerun_what_they_concern(copy: Project):
+    copy.change(report={"colors": ["cell_line"]})
+    assert copy.planned() == {"report"}
+    copy.change(leiden={"resolution": 0.5})
+    later = {"embedding", "map", "atlas", "cell_groups", "report"}
+    assert copy.planned() - {"group_sums", "markers"} == {"leiden"} | later
 
 
 def test_a_deleted_store_is_made_again_when_it_is_needed(copy: Project):
     """A finished atlas needs no counts, so users may delete them."""
     shutil.rmtree(copy.results / "plates/p3/counts.zarr")
     assert copy.build() == set()
-    copy.config["hvg"] = {"n_top_genes": 140}
-    copy.write_config()
+    copy.change(hvg={"n_top_genes": 140})
     loaded = {job for job in copy.build("consensus") if job.startswith("load/")}
     assert loaded == {"load/p3"}
 

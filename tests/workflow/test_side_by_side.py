@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import subprocess
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from pathlib import Path
@@ -18,8 +17,7 @@ import yaml
 from snakemake.scheduling.greedy import Scheduler, SchedulerSettings
 
 from scatlas.workflow.run_time import TimedJob, run_seconds
-from tests.workflow import warm
-from tests.workflow.runs import ROOT
+from tests.workflow.runs import ROOT, run_python
 
 pytestmark = pytest.mark.workflow
 
@@ -83,15 +81,9 @@ def dry_run(folder: Path, backend: str, *options: str) -> Plan:
         (folder / f"{plate}.h5ad").touch()
     config = {"plates": "plates.tsv", "backend": backend, "map": {"cells": "sample"}}
     (folder / "my.yaml").write_text(yaml.safe_dump(config))
-    done = subprocess.run(
-        [
-            *(warm.python(), "-m", "snakemake", "--snakefile", str(folder / "Snakefile")),
-            *("--directory", str(folder), "--configfile", str(folder / "my.yaml")),
-            *("--dry-run", "--cores", "16", "--nocolor", *options),
-        ],
-        cwd=ROOT, env=warm.environment(), text=True, check=False,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    words = ("--directory", folder, "--configfile", folder / "my.yaml", "--dry-run", *options)
+    snakemake = ("-m", "snakemake", "--snakefile", folder / "Snakefile", "--cores", "16")
+    done = run_python(*snakemake, "--nocolor", *words)
     assert done.returncode == 0, done.stdout[-6000:]
     names, jobs, limits = json.loads((folder / "jobs.json").read_text())
     return Plan(

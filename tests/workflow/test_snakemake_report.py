@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import re
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -45,10 +44,7 @@ TABLES = {
     },
     "Genes": {"Consensus (table)": "consensus"},
     "Components": {"Variance explained (table)": "pca"},
-    "Map": {
-        "Clusters (table)": "clusters",
-        "Clusters by plate (table)": "clusters_by_plate",
-    },
+    "Map": {"Clusters (table)": "clusters", "Clusters by plate (table)": "clusters_by_plate"},
     "Markers": {"Marker genes (table)": "markers"},
     "Run": {
         "Time and memory (table)": "runs",
@@ -62,52 +58,6 @@ RULES = {
     *("umap", "leiden", "embedding", "base", "map", "report"),
     *("cell_groups", "group_sums", "markers", "by_gene"),
 }
-
-
-class Pages:
-    """Snakemake's report, operated by its links."""
-
-    def __init__(self, tab: Tab, path: Path) -> None:
-        self._tab = tab
-        tab.open(path.resolve().as_uri())
-        self.wait("document.querySelector('#app nav')")
-
-    def wait(self, condition: str) -> None:
-        self._tab.wait(condition)
-
-    def get(self, expression: str) -> Any:
-        return self._tab.run(f"return {expression}")
-
-    def follow(self, text: str) -> None:
-        """Click the link with this text."""
-        find = f"[...document.querySelectorAll('#app nav a')].find(a => a.innerText == {text!r})"
-        self.wait(find)
-        self._tab.run(f"{find}.click()")
-
-    def open(self, category: str) -> dict[str, int]:
-        """Open a category; return its results with their rows."""
-        self.follow(category)
-        self.wait("document.querySelector('#app nav table tbody tr')")
-        names = "[...document.querySelectorAll('#app nav tbody tr')].map(r => r.cells[0].innerText)"
-        return {name: row for row, name in enumerate(self.get(names))}
-
-    def click(self, row: int, icon: str) -> None:
-        self._tab.run(f"{self.link(row, icon)}.click()")
-
-    def link(self, row: int, icon: str) -> str:
-        return (
-            f"document.querySelectorAll('#app nav tbody tr')[{row}]"
-            f".querySelector('a[iconname=\"{icon}\"]')"
-        )
-
-    def caption(self, row: int, category: str) -> str:
-        """Text of the page of a result; then return to its category."""
-        self.click(row, "information-circle")
-        self.wait("document.querySelector('#app nav').innerText.includes('DESCRIPTION')")
-        text = self.get("document.querySelector('#app nav').innerText")
-        self.follow(category)
-        self.wait("document.querySelector('#app nav table tbody tr')")
-        return words(text)
 
 
 def words(text: str) -> str:
@@ -126,53 +76,32 @@ def page(built: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture
-def report(page: Path, tab: Tab) -> Pages:
-    return Pages(tab, page)
-
-
-@pytest.mark.parametrize("category", FIGURES)
-def test_snakemakes_report_has_every_figure_and_table_with_its_caption(
-    report: Pages, built: Project, category: str
-):
-    rows = report.open(category)
-    assert set(rows) == {*FIGURES[category], *TABLES[category]}
-    for name, file in FIGURES[category].items():
-        report.click(rows[name], "eye")
-        png = (built.results / f"figures/{file}.png").read_bytes()
-        start = f"data:image/png;charset=utf8;filename={Path(file).name}.png;"
-        shown = f"[...document.querySelectorAll('#app img')].find(i => i.src.startsWith('{start}'))"
-        report.wait(f"{shown} && {shown}.naturalWidth > 300")
-        assert content(report.get(f"{shown}.src")) == png
-    for name, file in TABLES[category].items():
-        table = report.get(f"{report.link(rows[name], 'eye')}.href")
-        assert content(table) == (built.results / f"tables/{file}.tsv").read_bytes()
-    for name, file in (FIGURES[category] | TABLES[category]).items():
-        rst, _, color = file.partition("/")
-        wanted = caption(ROOT / "workflow/report", rst, color=color)
-        assert words(Markup(wanted).striptags()) in report.caption(rows[name], category)
-
-
-def test_snakemakes_report_has_categories_workflow_and_run_times(report: Pages):
-    links = report.get("[...document.querySelectorAll('#app nav a')].map(a => a.innerText)")
-    assert [link for link in links if link] == [
-        *("Workflow", "Statistics", "About"),
-        *sorted(FIGURES),
-    ]
+def test_snakemakes_report_has_each_result_with_its_caption(built: Project, page: Path, tab: Tab):
+    """Read from what its page holds; it shows them, the run times and the opening."""
+    tab.open(page.as_uri())
+    tab.wait("document.querySelector('#app nav')")
+    shown, categories = tab.run("return [results, categories]")
+    assert set(categories) == set(FIGURES)
+    by_file = {Path(path).relative_to("results").as_posix(): one for path, one in shown.items()}
+    for category in FIGURES:
+        files = {name: f"figures/{file}.png" for name, file in FIGURES[category].items()}
+        files |= {name: f"tables/{file}.tsv" for name, file in TABLES[category].items()}
+        listed = {path for paths in categories[category].values() for path in paths}
+        assert listed == {f"results/{file}" for file in files.values()}
+        for name, file in files.items():
+            found = by_file.pop(file)
+            assert found["labels"] == {"result": name}
+            assert content(found["data_uri"]) == (built.results / file).read_bytes()
+            rst, _, color = file.partition("/")[2].rpartition(".")[0].partition("/")
+            wanted = words(Markup(caption(ROOT / "workflow/report", rst, color=color)).striptags())
+            assert wanted in words(Markup(found["caption"]).striptags())
+    assert by_file == {}
     opening = words(Markup(caption(ROOT / "workflow/report", "workflow")).striptags())
-    assert opening in words(report.get("document.querySelector('#app').innerText"))
-    report.wait("document.querySelector('#rulegraph canvas')?.height > 300")
-
-    report.follow("Statistics")
-
-    plots = "[...document.querySelectorAll('#app canvas')].map(c => c.height)"
-    report.wait(f"{plots}.length == 2 && {plots}.every(height => height > 200)")
-    times = report.get("runtimes_spec.data.values")
+    assert opening in words(tab.run("return document.querySelector('#app').innerText"))
+    tab.wait("document.querySelector('#rulegraph canvas')?.height > 300")
+    times = tab.run("return runtimes_spec.data.values")
     assert {time["rule"] for time in times} == RULES
     assert all(0 < time["runtime"] < 3600 for time in times)
-
-
-def test_snakemakes_report_asks_nobody_for_anything(report: Pages, tab: Tab):
     assert bidi.look(tab).fetched == tab.errors == []
 
 

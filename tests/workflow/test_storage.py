@@ -19,7 +19,7 @@ import pytest
 from scatlas.datasets import write_plate
 from scatlas.errors import InputError
 from scatlas.workflow.job_environment import set_options
-from tests.helpers.s3_server import SECRET, USER, client_of, s3_server
+from tests.helpers.s3_server import SECRET, USER, s3_bucket
 from tests.workflow.runs import Project, assert_same_outputs
 
 pytestmark = pytest.mark.workflow
@@ -30,17 +30,13 @@ NAMES = ("p1", "p2")
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Client of an S3 server on this machine, with Snakemake's settings for it."""
-    with (
-        s3_server(tmp_path_factory.mktemp("s3") / "log.txt") as address,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        patch.setenv("SNAKEMAKE_STORAGE_S3_ENDPOINT_URL", address)
-        patch.setenv("SNAKEMAKE_STORAGE_S3_ACCESS_KEY", USER)
-        patch.setenv("SNAKEMAKE_STORAGE_S3_SECRET_KEY", SECRET)
-        client = client_of(address)
-        client.create_bucket(Bucket="plates")
+
+    def variables(address: str) -> dict[str, str]:
+        settings = {"ENDPOINT_URL": address, "ACCESS_KEY": USER, "SECRET_KEY": SECRET}
+        return {f"SNAKEMAKE_STORAGE_S3_{name}": value for name, value in settings.items()}
+
+    with s3_bucket(tmp_path_factory.mktemp("s3"), "plates", variables) as client:
         yield client
-        client.close()
 
 
 def put(client: Any, name: str, file: Path) -> None:
@@ -51,7 +47,7 @@ def test_plates_on_s3(s3: Any, tmp_path: Path, plates: dict[str, Path], two: Pro
     for name in NAMES:
         put(s3, name, plates[name])
     addresses = {name: f"s3://plates/raw/{name}.h5ad" for name in NAMES}
-    check(addresses, tmp_path, plates, two, replace=lambda name, file: put(s3, name, file))
+    check("atlas", addresses, tmp_path, plates, two, lambda name, file: put(s3, name, file))
 
 
 def test_options_of_a_plate_on_s3(s3: Any, plates: dict[str, Path], tmp_path: Path, monkeypatch):
@@ -99,7 +95,8 @@ def test_plates_on_a_web_server(tmp_path: Path, plates: dict[str, Path], two: Pr
         try:
             address = f"http://127.0.0.1:{server.server_port}"
             addresses = {name: f"{address}/{name}.h5ad" for name in NAMES}
-            check(addresses, tmp_path, plates, two, replace=replace)
+            stores = (f"results/plates/{name}/counts.zarr/zarr.json" for name in NAMES)
+            check(" ".join(stores), addresses, tmp_path, plates, two, replace)
         finally:
             server.shutdown()
 
@@ -110,31 +107,34 @@ class Quiet(SimpleHTTPRequestHandler):
 
 
 def check(
+    targets: str,
     addresses: dict[str, str],
     folder: Path,
     plates: dict[str, Path],
     two: Project,
-    *,
     replace: Callable[[str, Path], None],
 ) -> None:
-    """Check for the same atlas as from local files, no remaining copy, and a reloaded plate."""
+    """Check for the same results as from local files, no remaining copy, and a reloaded plate."""
     remote = Project(folder / "remote", dict(two.config))
     remote.write_plates(addresses)
-    remote.build("atlas")
+    remote.build(*targets.split())
 
     def data(project: Project) -> dict[str, bytes]:
         record = "atlas.zarr/uns/scatlas/"  # contains the addresses
         return {k: v for k, v in project.outputs().items() if not k.startswith(record)}
 
-    assert_same_outputs(data(remote), data(two))
+    found, expected = data(remote), data(two)
+    assert "plates/p2/counts.zarr/zarr.json" in found
+    assert_same_outputs(found, {name: expected[name] for name in found})
+    assert targets != "atlas" or found.keys() == expected.keys()
     assert list((remote.folder / ".snakemake").rglob("*.h5ad")) == [], "copies are for load alone"
-    assert "Nothing to be done" in remote.run("atlas", "--dry-run").stdout
+    assert "Nothing to be done" in remote.run(*targets.split(), "--dry-run").stdout
 
     changed = ad.read_h5ad(plates["p2"])
     changed.X.data[0] += 1
     write_plate(folder / "p2.h5ad", changed)
     replace("p2", folder / "p2.h5ad")
-    planned = remote.run("atlas", "--dry-run", "--printshellcmds").stdout
+    planned = remote.run(*targets.split(), "--dry-run", "--printshellcmds").stdout
     assert "--source .snakemake/storage/results/" in planned, "not of a run with other results"
     assert "loading p2" in planned
     assert "loading p1" not in planned

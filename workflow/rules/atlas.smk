@@ -123,3 +123,6 @@ rule atlas:
         " {params.harmony} {params.map} --genes {input.table:q} --atlas {params.atlas:q}"
         " --recipe {params.recipe:q} --manifests {params.manifests:q}"
         f"{STEP_TAIL}"
+
+
+RESULTS += rules.atlas.output

@@ -33,3 +33,6 @@ rule by_gene:
         f"{RUN}"
         " {input.script:q} --merged {params.merged:q} --by-gene {params.by_gene:q}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"
+
+
+RESULTS += rules.by_gene.output

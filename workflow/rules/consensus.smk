@@ -86,3 +86,6 @@ rule select_genes:
         " {params.union}"
         " --selected {params.selected:q} --gram {params.gram:q}"
         f"{BLOCK_OPTIONS}{DEVICE_OPTIONS}{STEP_TAIL}"
+
+
+RESULTS.append(rules.consensus.output.genes)

@@ -178,3 +178,6 @@ rule embedding:
         " --parts {input.neighbors:q} {input.umap:q} {input.leiden:q}"
         " --embedding {output.embedding:q}"
         f"{STEP_TAIL}"
+
+
+RESULTS += rules.embedding.output

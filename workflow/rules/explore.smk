@@ -41,3 +41,6 @@ rule explore:
         " {input.script:q} {params.cells} --umap {input.umap:q}"
         " {params.markers} {params.integrated} {params.options} --html {output.page:q}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"
+
+
+RESULTS += rules.explore.output

@@ -40,3 +40,6 @@ rule integrate:
         " --seed {params.seed}"
         " --integrated {output.integrated:q}"
         f"{DEVICE_OPTIONS}{STEP_TAIL}"
+
+
+RESULTS += rules.integrate.output

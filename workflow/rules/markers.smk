@@ -134,3 +134,6 @@ rule markers:
         " --n-genes {params.n_genes} --table {output.table:q} --means {output.means:q}"
         " {params.wilcoxon}"
         f"{STEP_TAIL}"
+
+
+RESULTS += rules.markers.output

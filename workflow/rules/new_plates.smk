@@ -171,3 +171,7 @@ rule extend:
         " {input.script:q} --old {params.old:q} --mapped {params.mapped:q}"
         " --plates {params.plates:q} --manifests {params.manifests:q} --atlas {params.atlas:q}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"
+
+
+RESULTS += rules.map_report.output
+RESULTS += all_plates(str(rules.map_plate.output.mapped))

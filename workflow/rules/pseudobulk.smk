@@ -72,3 +72,6 @@ rule merge_pseudobulk:
         " {input.script:q} --sums {params.sums:q} --genes {params.genes}"
         " --labels {params.labels:q} --pseudobulk {output.pseudobulk:q}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"
+
+
+RESULTS += rules.merge_pseudobulk.output

@@ -3,6 +3,10 @@
 # out: the same files at the address, and published.json, the list of them
 
 
+def is_manifest(path):
+    return Path(path).parent.name == "manifests"
+
+
 def published_names(wildcards, input):
     """Names of the results in their folder, without what is about the run."""
     folder = Path(with_prefix(OUT))
@@ -13,20 +17,7 @@ def published_names(wildcards, input):
 rule publish:
     input:
         # Snakemake compares these by content.
-        manifests=[
-            f"{OUT}/manifests/{name}.json"
-            for name, is_result in {
-                "atlas": True,
-                "embedding": True,
-                "report": True,
-                "by_gene": CONFIG.by_gene,
-                "markers": CONFIG.markers.by,
-                "merge_pseudobulk": CONFIG.pseudobulk,
-                "integrate": CONFIG.integrate,
-                "explore": CONFIG.explore.page,
-            }.items()
-            if is_result
-        ],
+        manifests=[path for path in RESULTS if is_manifest(path)],
         results=ancient(RESULTS),
         script=script("publish"),
     output:

@@ -125,3 +125,6 @@ rule report:
         " --figures {params.figures:q} --tables {params.tables:q} {params.optional}"
         " --report {output.page:q}"
         f"{STEP_TAIL}"
+
+
+RESULTS += rules.report.output

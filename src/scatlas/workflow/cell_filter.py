@@ -24,11 +24,10 @@ def read_columns(store: Path, plate: str, names: list[str], *, key: str) -> pd.D
     with open_tables(store) as (obs, _):
         for column in names:
             if column not in obs.columns:
-                msg = (
+                raise InputError(
                     f"plate {plate} has no obs column {column!r}, which {key} names; it has "
                     f"{', '.join(obs.columns)}"
                 )
-                raise InputError(msg)
         return obs.read(names, index=False)
 
 
@@ -52,58 +51,35 @@ _NOT_A_QUERY = (
 def evaluate_filter(
     obs: pd.DataFrame, expression: str, *, source: Path | str, allow_none: bool = False
 ) -> np.ndarray:
-    """Cells for which a query over obs columns is true.
-
-    Parameters
-    ----------
-    obs
-        One row per cell.
-    expression
-        As :meth:`pandas.DataFrame.query` takes it, for example ``pass_filter == 'full'``.
-    source
-        Named in errors.
-    allow_none
-        Whether it is all right that no cell passes.
-
-    Returns
-    -------
-    Boolean mask [cells]; a missing value does not pass.
-
-    Raises
-    ------
-    InputError
-        A column is missing, the query is not one, or no cell passes.
+    """Cells [cells] of which a query, as :meth:`pandas.DataFrame.query` takes it, is true; a gap
+    does not pass. None is an error unless ``allow_none``; ``source`` is named in errors.
     """
     try:
         mask = obs.eval(expression, engine="python")
     except pd.errors.UndefinedVariableError as error:
         missing = str(error).split("'")[1]
-        msg = (
+        raise InputError(
             f"{source}: obs has no column '{missing}', which qc.filter ({expression}) asks for; "
             f"set qc.filter to null or use one of: {', '.join(map(str, obs.columns))}"
-        )
-        raise InputError(msg) from error
+        ) from error
     except _NOT_A_QUERY as error:
-        msg = (
+        raise InputError(
             f"{source}: qc.filter ({expression}) cannot be evaluated over obs ({error}); write it "
             "as a pandas query such as pass_filter == 'full'"
-        )
-        raise InputError(msg) from error
+        ) from error
     if isinstance(getattr(mask, "dtype", None), pd.BooleanDtype):
         mask = mask.fillna(value=False).to_numpy(bool)
     mask = np.asarray(mask)
     if mask.shape != (len(obs),) or mask.dtype != bool:
-        msg = (
+        raise InputError(
             f"{source}: qc.filter ({expression}) gives no true or false for each cell; write a "
             "comparison such as pass_filter == 'full'"
         )
-        raise InputError(msg)
     if not (mask.any() or allow_none):
-        msg = (
+        raise InputError(
             f"{source}: qc.filter ({expression}) keeps none of the {len(obs):,} cells; "
             "compare it with the values of that obs column"
         )
-        raise InputError(msg)
     return mask
 
 
@@ -130,30 +106,9 @@ def qc_filter(
     max_counts: int | None = None,
     max_pct_mt: float | None = None,
 ) -> tuple[np.ndarray, dict[str, int]]:
-    """Decide which cells stay.
-
-    Parameters
-    ----------
-    obs
-        One row per cell, with the columns ``total_counts``, ``n_genes_by_counts`` and
-        ``pct_counts_mt`` of :func:`scatlas.pp.calculate_qc_metrics`.
-    source
-        Named in errors.
-    filter
-        Query over obs columns (:func:`evaluate_filter`).
-    min_genes, max_genes, min_counts, max_counts
-        Bounds on expressed genes and on counts of a cell, both inclusive.
-    max_pct_mt
-        Largest percentage of mitochondrial counts that stays.
-
-    Returns
-    -------
-    Boolean mask [cells], and how many cells each rule took of those the rules before it had left.
-
-    Raises
-    ------
-    InputError
-        No cell is left.
+    """Which cells [cells] stay by :func:`evaluate_filter` and inclusive bounds on the metrics of
+    :func:`scatlas.pp.calculate_qc_metrics` in ``obs``, and how many each rule took of those that
+    the rules before it had left; none left is an error, which names ``source``.
     """
     passes_filter = evaluate_filter(obs, filter, source=source) if filter is not None else None
     bounds = {
@@ -217,33 +172,15 @@ def kept_by_bounds(bounds: Mapping[str, Any], source: str) -> Callable[[Table], 
 
 
 def frequent_genes(n_cells: np.ndarray, least: int, *, source: Path | str) -> np.ndarray:
-    """Genes that enough of a plate's cells express.
-
-    Parameters
-    ----------
-    n_cells
-        Cells that express each gene [genes] (``var['n_cells_by_counts']``).
-    least
-        Smallest number of cells, like ``min_cells`` of :func:`scanpy.pp.filter_genes`.
-    source
-        Named in errors.
-
-    Returns
-    -------
-    Boolean mask [genes].
-
-    Raises
-    ------
-    InputError
-        No gene is left.
+    """Genes [genes] that at least ``least`` cells express, of the cells that express each, like
+    ``min_cells`` of :func:`scanpy.pp.filter_genes`; none is an error, which names ``source``.
     """
     frequent = np.asarray(n_cells) >= least
     if not frequent.any():
-        msg = (
+        raise InputError(
             f"{source}: no gene is expressed in {least:,} cells (at most in "
             f"{int(np.max(n_cells, initial=0)):,}), which qc.drop_rare_genes asks for: lower it"
         )
-        raise InputError(msg)
     return frequent
 
 

@@ -26,8 +26,7 @@ def workflow_folder() -> Path:
     for folder in (_PACKAGE / "snakemake_workflow", _PACKAGE.parents[1]):
         if (folder / "Snakefile").is_file() and (folder / "scripts").is_dir():
             return folder
-    msg = f"{_PACKAGE}: the package has no Snakefile: install scatlas again"
-    raise InputError(msg)
+    raise InputError(f"{_PACKAGE}: the package has no Snakefile: install scatlas again")
 
 
 _ROOT = Path(__file__).parents[1]

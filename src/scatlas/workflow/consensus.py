@@ -28,54 +28,25 @@ def consensus_genes(
     min_plates: int = 1,
     genes: GeneRule = "same",
 ) -> pd.DataFrame:
-    """Genes that are highly variable on most plates, or on at least ``min_plates``.
+    """Genes that are highly variable on at least ``min_plates``, in the first plate's order, with
+    the number of these plates, whether they are all, and the means over plates of the numbers of
+    their tables (:func:`scatlas.pp.highly_variable_genes`), named as by scanpy's ``batch_key``.
+    With ``genes="union"`` a plate that lacks a gene is one where no cell expresses it.
 
-    Genes are ranked by the number of plates on which they are highly variable, then by their median
-    rank on these plates, then by their order, as :func:`scanpy.pp.highly_variable_genes` with
-    ``batch_key`` ranks them for the flavour seurat_v3_paper. The published 100M-cell notebook takes
-    all genes that occur in more than two plates' lists, and orders them by the hash of a set; this
-    function keeps the first plate's order.
-
-    Parameters
-    ----------
-    tables
-        Per plate, in the order of the plate sheet: a table indexed by gene, in the plate's gene
-        order, with the column ``highly_variable`` and numbers of its flavour
-        (:func:`scatlas.pp.highly_variable_genes`), which are the same for all plates.
-    n_top_genes
-        Number of genes to keep; None for all.
-    min_plates
-        How many plates must agree.
-    genes
-        ``same``: every plate has the same genes in the same order. ``intersect``: genes that some
-        plate lacks are left out. ``union``: such genes count as genes that no cell of the plate
-        expresses: they are not highly variable there, but the plate counts among those that could
-        agree.
-
-    Returns
-    -------
-    Table indexed by gene, in the first plate's order: ``highly_variable``, which is True and which
-    scanpy's ingest looks for, ``highly_variable_nbatches`` (plates that agree),
-    ``highly_variable_intersection`` (all do), and the means over plates of the numbers that the
-    tables hold: ``means``, ``dispersions`` and ``dispersions_norm``, or ``means``, ``variances``
-    and ``variances_norm``, named as scanpy's ``batch_key`` names them.
-
-    Raises
-    ------
-    InputError
-        The plates' genes differ, or no gene reaches ``min_plates``.
+    The ``n_top_genes`` first are on most plates, then of best median rank on these, then first in
+    order, as :func:`scanpy.pp.highly_variable_genes` ranks them for seurat_v3_paper with
+    ``batch_key``. The published 100M-cell notebook orders genes by the hash of a set.
     """
     first, *others = tables
     order = common_genes([table.index for table in tables.values()], genes)
     for plate in others if genes == "same" else ():
         if differing := first_difference(tables[plate].index, order):
             ours, theirs = (repr(n) if n is not None else "no gene" for n in differing[1:])
-            msg = (
+            raise InputError(
                 f"plate {plate} has {ours} as gene {differing.at + 1} where plate {first} has "
                 f"{theirs}; give all plates the same genes in the same order, or set genes: "
                 "intersect (or union)"
             )
-            raise InputError(msg)
     if order.empty:
         msg = "the plates have no gene in common: are their genes named alike (symbols, Ensembl)?"
         raise InputError(msg)
@@ -83,11 +54,10 @@ def consensus_genes(
     n_plates = np.sum([table["highly_variable"].to_numpy(bool) for table in aligned], axis=0)
     chosen = n_plates >= min_plates
     if not chosen.any():
-        msg = (
+        raise InputError(
             f"no gene is highly variable on {min_plates} of {len(tables)} plates (at most "
             f"{n_plates.max()} agree): lower consensus.min_plates or raise hvg.n_top_genes"
         )
-        raise InputError(msg)
     if n_top_genes is not None:
         # Equal scores are ranked in the order of the plate, or of the union.
         ranked = aligned if genes == "union" else [*tables.values()]

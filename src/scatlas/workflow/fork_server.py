@@ -122,8 +122,7 @@ def _read(client: socket.socket) -> tuple[list[int], dict[str, Any]]:
     """The open files and the request of a client, which must be of the same user."""
     _, user, _ = struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     if user != os.getuid():
-        msg = f"user {user} is refused"
-        raise ValueError(msg)
+        raise ValueError(f"user {user} is refused")
     head, files, *_ = socket.recv_fds(client, 8, 3)
     with client.makefile("rb") as stream:
         return files, json.loads(stream.read(*struct.unpack("!Q", head)))

@@ -85,8 +85,7 @@ def refuse_damaged_inputs(manifest: Path) -> None:
     steps = (path for path in root.rglob("*.json") if path.parent.name != "runs")
     found = check_outputs(path for path in steps if path != manifest)
     for store, lacks in found.incomplete.items():
-        msg = f"{lacks}: delete it (rm -r {store}) and give the same command again"
-        raise InputError(msg)
+        raise InputError(f"{lacks}: delete it (rm -r {store}) and give the same command again")
 
 
 def check_outputs(manifests: Iterable[Path], *, results: Set[str] = frozenset()) -> Findings:

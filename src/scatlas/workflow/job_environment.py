@@ -96,19 +96,17 @@ def bind(place: str, text: str, *, module: str, is_main: bool) -> None:
     """Refuse to go on if this is a job, and its run began with another text at this place."""
     digest = text_digest(text.encode())
     if of_run(place, digest, module=module, is_main=is_main) != digest:
-        msg = (
+        raise InputError(
             f"{place} has changed since this run began: give the same command again when the run "
             "has ended"
         )
-        raise InputError(msg)
 
 
 def set_options(provider: Any, profile: str | None, *, requester_pays: bool) -> None:
     """Give the plugin's provider the profile of a plate, and let the account pay."""
     session = import_module("boto3").Session  # a package of the plugin
     if profile and profile not in session().available_profiles:
-        msg = f"s3_profile {profile!r} is not in ~/.aws: correct the plate sheet"
-        raise InputError(msg)
+        raise InputError(f"s3_profile {profile!r} is not in ~/.aws: correct the plate sheet")
     if profile:
         provider.s3c = session(profile_name=profile).resource("s3")
     if requester_pays:

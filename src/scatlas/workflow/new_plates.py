@@ -53,23 +53,20 @@ class FinishedAtlas:
         except OSError as error:
             raise read_error(str(path), "its metadata", error) from error
         if not is_anndata:
-            msg = f"atlas: {path} is no atlas.zarr of scatlas: correct the path"
-            raise InputError(msg)
+            raise InputError(f"atlas: {path} is no atlas.zarr of scatlas: correct the path")
         if "uns/scatlas" not in nodes:
-            msg = (
+            raise InputError(
                 f"atlas: {path} has no record of its settings (uns['scatlas']): give an "
                 "atlas.zarr of the workflow"
             )
-            raise InputError(msg)
         version, config, plates = (
             _stored_text(path / "uns/scatlas" / name) for name in ("version", "config", "plates")
         )
         if int(version.partition(".")[0]) > int(__version__.partition(".")[0]):
-            msg = (
+            raise InputError(
                 f"atlas: {path} was made with scatlas {version}, but this is {__version__}: "
                 "update scatlas"
             )
-            raise InputError(msg)
         return cls(path, nodes, version, json.loads(config), json.loads(plates))
 
     def check(self, columns: Sequence[str]) -> None:
@@ -82,22 +79,19 @@ class FinishedAtlas:
         ):
             lacks = next((key for key in needed if key not in self.nodes), None)
             if lacks:
-                msg = f"atlas: {self.path} has no {what} (it lacks {lacks}): {mend}"
-                raise InputError(msg)
+                raise InputError(f"atlas: {self.path} has no {what} (it lacks {lacks}): {mend}")
         for name in columns:
             known = self.nodes["obs"]["attributes"]["column-order"]
             if name not in known:
-                msg = (
+                raise InputError(
                     f"new_plates.obs: {self.path} has no obs column {name!r}; it has "
                     f"{', '.join(known)}"
                 )
-                raise InputError(msg)
             if self.nodes[f"obs/{name}"]["attributes"].get("encoding-type") not in _LABELS:
-                msg = (
+                raise InputError(
                     f"new_plates.obs: obs[{name!r}] of {self.path} holds numbers, of which there "
                     "is no vote: name columns of labels"
                 )
-                raise InputError(msg)
 
 
 def load_new_plates(given: Mapping[str, Any], atlas: FinishedAtlas) -> Config:
@@ -115,11 +109,10 @@ def load_new_plates(given: Mapping[str, Any], atlas: FinishedAtlas) -> Config:
             continue
         mine, theirs = (getattr(config, key) for config in (wanted, made_with))
         for name, value, own in _differences(key, mine, theirs, given[key]):
-            msg = (
+            raise ConfigError(
                 f"{name} is {_as_text(value)} in the config, but {_as_text(own)} in the record of "
                 f"{atlas.path}: new plates need the settings of their atlas, so remove the key"
             )
-            raise ConfigError(msg)
     own = {key: given[key] for key in OWN_KEYS if key in given}
     # The genes of new plates are compared with those of the atlas, not with each other.
     return load({**settings, **own, "genes": "intersect"})
@@ -130,31 +123,27 @@ def check_new_plates(config: Config, plates: Sequence[Plate], atlas: FinishedAtl
     known = {plate["plate"] for plate in atlas.plates}
     for plate in plates:
         if plate.plate in known:
-            msg = (
+            raise ConfigError(
                 f"{config.plates.place}: plate {plate.plate!r} is the name of a plate of "
                 f"{atlas.path}: give the new plate another name"
             )
-            raise ConfigError(msg)
     labels = {label for plate in plates for label in plate.labels}
     for name in config.new_plates.obs:
         if taken := labels & {name, f"{name}_share"}:
-            msg = (
+            raise ConfigError(
                 f"{config.plates.place}: new_plates.obs has {name!r}, so the step map_plate writes "
                 f"a column {min(taken)!r} for each cell: rename that column of the sheet"
             )
-            raise ConfigError(msg)
     if config.address:
-        msg = (
+        raise ConfigError(
             f"outdir: {config.outdir} is an address: with atlas, name a local folder, and copy the "
             "results there yourself"
         )
-        raise ConfigError(msg)
     if Path(config.outdir).resolve() in atlas.path.resolve().parents:
-        msg = (
+        raise ConfigError(
             f"outdir: {config.outdir} holds the atlas {atlas.path}, which stays as it is: name "
             "another folder"
         )
-        raise ConfigError(msg)
 
 
 def _differences(key: str, mine: Any, theirs: Any, given: Any) -> Iterator[tuple[str, Any, Any]]:

@@ -82,19 +82,20 @@ def record(settings_json: str, manifests: Path) -> dict[str, Any]:
     records = dict(_run_records(manifests, names, plate_steps, atlas_steps))
     # Clusters have the same bits on both, and those of few cells leave the GPU to other jobs.
     computed = [run for step, run in records.items() if step != "leiden"]
-    versions = [
-        pair
-        for run in records.values()
-        for part in (run, run.get("gpu", {}))
-        for pair in part.get("versions", {}).items()
-    ]
+    versions: dict[str, set[str]] = {}
+    for run in records.values():
+        for part in (run, run.get("gpu", {})):
+            for name, number in part.get("versions", {}).items():
+                versions.setdefault(name, set()).add(str(number))
     return {
         "version": __version__,
         "seed": decided["config"]["seed"],
         "backend": ", ".join(sorted({run["backend"] for run in computed if "backend" in run})),
         "config": _json_line(decided["config"]),
         "plates": _json_line(plates),
-        "versions": _json_line({name: _join_versions(name, versions) for name, _ in versions}),
+        "versions": _json_line(
+            {name: ", ".join(sorted(found)) for name, found in versions.items()}
+        ),
     }
 
 
@@ -132,25 +133,20 @@ def read_record(atlas: Path) -> dict[str, Any]:
     from anndata.io import read_elem
 
     if not (atlas / "zarr.json").is_file():
-        msg = f"{atlas}: there is no atlas.zarr here: correct the path"
-        raise InputError(msg)
+        raise InputError(f"{atlas}: there is no atlas.zarr here: correct the path")
     root = zarr.open_group(atlas, mode="r")
     if "uns/scatlas" not in root:
-        msg = (
+        raise InputError(
             f"{atlas} has no record of its origin (uns['scatlas']): give an atlas.zarr of the "
             "workflow"
         )
-        raise InputError(msg)
     found = read_elem(root["uns/scatlas"])
     decoded = {name: json.loads(found[name]) for name in ("config", "plates", "versions")}
     return {**found, "seed": int(found["seed"]), **decoded}
 
 
 def _run_records(
-    manifests: Path,
-    plates: Iterable[str],
-    plate_steps: Iterable[str],
-    atlas_steps: Iterable[str],
+    manifests: Path, plates: Iterable[str], plate_steps: Iterable[str], atlas_steps: Iterable[str]
 ) -> Iterable[tuple[str, dict[str, Any]]]:
     """Steps that make an atlas, with their run records."""
     names = [f"{step}/{plate}" for plate in plates for step in plate_steps]
@@ -160,10 +156,6 @@ def _run_records(
             yield name, json.loads(file.read_text("utf-8"))
         else:
             logger.info("%s is missing: the record leaves out the versions of this step", file)
-
-
-def _join_versions(name: str, versions: Iterable[tuple[str, str]]) -> str:
-    return ", ".join(sorted({str(version) for known, version in versions if known == name}))
 
 
 def _json_line(value: Any) -> str:

@@ -46,11 +46,10 @@ def find_genes(var: pd.DataFrame, genes: pd.Index, *, max_missing: float) -> Fou
     missing = genes[~found].astype(str).tolist()
     n_missing = len(missing)
     if n_missing > max_missing * len(genes) or n_missing == len(genes):
-        msg = (
+        raise InputError(
             f"it lacks {n_missing:,} of the atlas's {len(genes):,} genes, and "
             f"new_plates.max_missing_genes is {max_missing:g}: {_mend(var, missing)}"
         )
-        raise InputError(msg)
     if missing:
         more = f" and {n_missing - _MAX_NAMED:,} more" if n_missing > _MAX_NAMED else ""
         logger.warning(

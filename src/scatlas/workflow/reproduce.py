@@ -61,11 +61,10 @@ def main(argv: list[str] | None = None) -> int:
     args.snakemake = argv[n_own + 1 :]
     record = read_record(args.atlas)
     if mapped := [plate["plate"] for plate in record["plates"] if plate.get("mapped")]:
-        msg = (
+        raise InputError(
             f"{args.atlas}: plate {mapped[0]!r} and others were mapped onto an atlas "
             f"({len(mapped)} in all): reproduce the atlas that it extends"
         )
-        raise InputError(msg)
     for warning in version_warnings(record):
         logger.warning("%s", warning)
     write_project(record, args.directory, plates_from=args.plates_from, backend=args.backend)
@@ -142,11 +141,10 @@ def _plate_path(plate: dict[str, Any], plates_from: Path) -> str:
         return str(absolute)
     if Path(path).is_relative_to(DEMO_FOLDER):
         return path
-    msg = (
+    raise InputError(
         f"{absolute} of plate {plate['plate']!r} does not exist: put it there, or give the folder "
         "that relative paths start from with --plates-from"
     )
-    raise InputError(msg)
 
 
 def check_content(record: dict[str, Any], manifests: Path) -> None:
@@ -163,8 +161,7 @@ def check_content(record: dict[str, Any], manifests: Path) -> None:
         how = ", ".join(facts) or "the same numbers of cells, genes and counts, other content"
         changed.append(f"plate {then['plate']!r} ({then['path']}) has changed: {how}")
     if changed:
-        msg = f"{'; '.join(changed)}: give the plates that the atlas was made from"
-        raise InputError(msg)
+        raise InputError(f"{'; '.join(changed)}: give the plates that the atlas was made from")
 
 
 def _run_snakemake(args: argparse.Namespace, targets: list[str]) -> None:
@@ -179,8 +176,7 @@ def _run_snakemake(args: argparse.Namespace, targets: list[str]) -> None:
     ]
     ended = subprocess.run(command, cwd=workflow, stdin=subprocess.DEVNULL, check=False)
     if ended.returncode:
-        msg = f"{folder}: the atlas could not be made again, see the messages above"
-        raise InputError(msg)
+        raise InputError(f"{folder}: the atlas could not be made again, see the messages above")
 
 
 def differences(first: Path, second: Path) -> Iterator[str]:

@@ -287,12 +287,10 @@ class Estimates:
         """MB of memory of a job, which grows with its threads."""
         cost, job = _cost(rule), self._job(plate, threads)
         cells = cost.table(job) if cost.table else job.size.cells if plate else 0
-        return memory_mb(
-            cells,
-            self.block_budget(threads) if cost.blocks else 0,
-            extra_mb=cost.extra_mb(job) if cost.extra_mb else 0,
-            gpus=self.gpus(rule, plate),
-        )
+        blocks_mb = BLOCK_COPIES * self.block_budget(threads) / 1e6 if cost.blocks else 0
+        matrices_mb = cost.extra_mb(job) if cost.extra_mb else 0
+        gpus_mb = GPU_MB * self.gpus(rule, plate)
+        return int(BASE_MB + blocks_mb + TABLE_MB_PER_CELL * cells + matrices_mb + gpus_mb)
 
     def runtime(self, rule: str, plate: str | None = None, threads: int = 1) -> int:
         """Minutes of a job."""
@@ -378,9 +376,3 @@ def threads_side_by_side(n_plates: int, cores: int | None) -> int:
         return rounds / threads
 
     return min(range(THREADS_SIDE_BY_SIDE, MAX_THREADS_SIDE_BY_SIDE + 1), key=time)
-
-
-def memory_mb(cells: float, budget: int, *, extra_mb: float = 0, gpus: int = 0) -> int:
-    """MB of a job with blocks in flight, tables of ``cells``, further matrices, and GPUs."""
-    blocks_mb = BLOCK_COPIES * budget / 1e6
-    return int(BASE_MB + blocks_mb + TABLE_MB_PER_CELL * cells + extra_mb + GPU_MB * gpus)

@@ -41,12 +41,11 @@ def lock_results(folder: Path, *, on_cluster: bool = False, unlock: bool = False
         machine, number, where = (file.read() or "\t\t").split("\t")
         # Some file systems keep the locks of each machine apart.
         if (where or machine not in ("", socket.gethostname())) and not unlock:
-            msg = (
+            raise InputError(
                 f"{folder.absolute()}: the run of process {number} on {machine} was killed, or is "
                 "still running: give the command once with --unlock, then without, when neither "
                 "it nor any of its jobs runs"
             )
-            raise InputError(msg)
         if machine and not unlock:
             notice = f"{folder}: process {number} was killed, this run goes on from there"
             logger.info(notice)
@@ -128,11 +127,10 @@ def jobs_of_run(run: str, *options: str) -> list[QueuedJob]:
         )
     except (OSError, subprocess.SubprocessError) as error:
         problem = " ".join(str(getattr(error, "stderr", None) or error).split())
-        msg = (
+        raise InputError(
             f"Slurm does not list the jobs of the run {run} ({problem}): give the command on a "
             f"login node of the cluster, or delete {RUN_FILE} among the results if none is left"
-        )
-        raise InputError(msg) from error
+        ) from error
     # Snakemake's executor writes the step as a comment.
     lines = done.stdout.replace("|rule_", "|").replace("_wildcards_", " of ").splitlines()
     return [QueuedJob(*line.split("|", 3)) for line in lines if "|" in line]
@@ -149,9 +147,8 @@ def refuse_live_jobs(folder: Path) -> None:
     """Refuse to start beside jobs of an earlier run, and where the queue cannot be read."""
     run, jobs = jobs_of_last_run(folder)
     if n := sum(job.is_live for job in jobs):
-        msg = (
+        raise InputError(
             f"{folder}: jobs of the run {run} are in Slurm's queue ({n:,}), and would write beside "
             f"those of another: give scancel --name={run} to end them, or wait until squeue "
             f"--name={run} lists none, and give the same command again"
         )
-        raise InputError(msg)

@@ -56,10 +56,7 @@ def parser(
         description=doc, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
     new.add_argument(
-        "--manifest",
-        type=Path,
-        required=True,
-        help="JSON file to write: facts about the outputs",
+        "--manifest", type=Path, required=True, help="JSON file to write: facts about the outputs"
     )
     new.add_argument("--threads", type=int, default=n_available_cores(), help="threads")
     new.add_argument("--attempt", type=int, default=1, help="number of the attempt")
@@ -91,9 +88,7 @@ def parser(
             help="allocator of GPU memory",
         )
         new.add_argument(
-            "--memory-limit",
-            default=_NO_LIMIT,
-            help="maximum of GPU memory, such as 60GB",
+            "--memory-limit", default=_NO_LIMIT, help="maximum of GPU memory, such as 60GB"
         )
         new.add_argument(
             "--gpu-share",
@@ -314,11 +309,7 @@ def _use_device(args: argparse.Namespace, record: dict[str, Any]) -> Iterator[No
     if cluster and cluster["kind"] == "local-cpu":
         requested = "cpu"
     with backend.use_backend(
-        requested,
-        memory_mode=args.memory,
-        memory_limit=limit,
-        share=args.gpu_share,
-        on=cluster,
+        requested, memory_mode=args.memory, memory_limit=limit, share=args.gpu_share, on=cluster
     ) as found:
         record["backend"] = found
         yield

@@ -88,11 +88,10 @@ def sample_size(n_cells: int, n_comps: int, subset: Subset, of_map: Map) -> int:
         return min(subset.n_cells, n_cells)
     needed, memory = map_bytes(n_cells, n_comps), parse_bytes(of_map.memory)
     if of_map.method == "full" and needed > memory:
-        msg = (
+        raise InputError(
             f"a map computed with all {n_cells:,} cells takes about {needed / 1e9:,.1f} GB, but "
             f"map.memory is {of_map.memory}: raise it, or set map.method to project"
         )
-        raise InputError(msg)
     if of_map.method != "project" and needed <= memory:
         return n_cells
     return min(SAMPLE_CELLS, n_cells)

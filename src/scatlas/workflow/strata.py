@@ -42,12 +42,11 @@ def choose_cells(
     )
     needed = np.minimum(sizes, min_cells)
     if needed.sum() > wanted:
-        msg = (
+        raise InputError(
             f"{np.count_nonzero(sizes):,} strata with at least {min_cells:,} cells each, or all "
             f"that they have, need {needed.sum():,} cells, but the sample has {wanted:,}: raise "
             "subset.n_cells, lower subset.min_cells, or name fewer columns in subset.by"
         )
-        raise InputError(msg)
     ranks = [
         np.arange(size) if size == need else np.sort(rng.choice(size, size=need, replace=False))
         for size, need in zip(sizes, needed, strict=True)
@@ -93,20 +92,18 @@ def read_strata(path: Path, by: Sequence[str], *, most: int) -> NDArray[np.int32
     strata = np.zeros(0, np.int32)
     for name in by:
         if name not in obs.attrs["column-order"]:
-            msg = (
+            raise InputError(
                 f"{path}: obs has no column {name!r}, which subset.by names: there are "
                 f"{', '.join(obs.attrs['column-order'])}"
             )
-            raise InputError(msg)
         column = Column.open(path, obs, name)
         strata = strata if strata.size else np.zeros(column.n_rows, np.int32)
         if not _split_strata(strata, ColumnCodes.open(column, most=most), most):
-            msg = (
+            raise InputError(
                 f"{path}: {', '.join(by)}, which subset.by names, have more than {most:,} "
                 "combinations of values, the number of cells of the sample: name columns with "
                 "fewer values"
             )
-            raise InputError(msg)
     return strata
 
 

@@ -1,7 +1,8 @@
-"""Options, profile and caches of the Snakemake that the command starts."""
+"""The Snakemake that the command starts: options, profile, caches, and bars from its lines."""
 
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from snakemake.cli import parse_args
 from scatlas.errors import InputError
 from scatlas.workflow.command_line import run as command_run
 from scatlas.workflow.command_line.main import main
-from scatlas.workflow.command_line.run import snakemake_command, use_writable_caches
+from scatlas.workflow.command_line.run import ProgressBars, snakemake_command, use_writable_caches
 
 
 @pytest.fixture
@@ -71,3 +72,49 @@ def test_without_any_folder_of_caches_a_sentence_names_the_variable(caches, tmp_
     caches.setenv("HOME", "/dev/null")
     with pytest.raises(InputError, match=r"can be written: set XDG_CACHE_HOME to another folder"):
         use_writable_caches()
+
+
+LINES = """\
+Building DAG of jobs...
+Job stats:
+job         count
+--------  -------
+load            3
+qc_filter       3
+hvg             2
+total           8
+
+Select jobs to execute...
+[Wed Nov 25 09:37:29 2026]
+Finished jobid: 4 (Rule: load)
+1 of 8 steps (12%) done
+Finished jobid: 5 (Rule: qc_filter)
+2 of 8 steps (25%) done
+    Finished jobid: 6 (Rule: load)
+3 of 9 steps (33%) done
+error: p1.h5ad: X is missing
+"""
+
+
+def test_bars_count_steps_and_plates():
+    screen = io.StringIO()
+    with ProgressBars(screen) as bars:
+        for line in LINES.splitlines(keepends=True):
+            bars.read(line)
+        counts = {bar.desc: (bar.n, bar.total) for bar in [bars._steps, *bars._plates.values()]}
+    assert counts == {
+        "all steps": (3, 9),  # a checkpoint has added one
+        "plates read": (2, 3),
+        "plates with variable genes": (0, 2),
+    }
+    text = screen.getvalue()
+    # Each line of Snakemake is shown, too.
+    assert all(line in text for line in LINES.splitlines())
+    assert "| 3/9 [00:00<" in text  # the time left
+
+
+def test_a_run_without_steps_has_no_bars():
+    screen = io.StringIO()
+    with ProgressBars(screen) as bars:
+        bars.read("Nothing to be done (all requested files are present and up to date).\n")
+    assert screen.getvalue().count("\n") == 1

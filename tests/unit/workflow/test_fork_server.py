@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -56,16 +55,21 @@ def owner(probe: Path) -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
+def start(
+    owner: subprocess.Popen[bytes], *words: object, typed: str = "", cwd: Path | None = None,
+    **variables: str,
+) -> subprocess.CompletedProcess[str]:  # fmt: skip
+    """A script of the process ``owner``, by the client."""
+    return subprocess.run(
+        [*CLIENT, *map(str, words)], env=environment(owner, **variables), input=typed, cwd=cwd,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
 def is_ready(owner: subprocess.Popen[bytes], probe: Path, **more: str) -> bool:
     """Whether a script is forked; starts the server if there is none."""
-    done = subprocess.run(
-        [*CLIENT, str(probe), os.devnull],
-        env=environment(owner, **more),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = start(owner, probe, os.devnull, **more)
+    assert done.returncode == 0, done.stderr
     assert not done.stderr.removesuffix("err\n") or NOT_READY in done.stderr
     return NOT_READY not in done.stderr
 
@@ -78,27 +82,17 @@ def environment(owner: subprocess.Popen[bytes], **more: str) -> dict[str, str]:
 def test_a_forked_script_has_all_of_its_client(
     owner: subprocess.Popen[bytes], probe: Path, tmp_path: Path
 ) -> None:
-    done = subprocess.run(
-        [*CLIENT, str(probe), str(tmp_path / "facts.json"), "7"],
-        env=environment(owner, PROBE="set"),
-        cwd=tmp_path,
-        input="typed",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    file = tmp_path / "facts.json"
+    done = start(owner, probe, file, "7", typed="typed", cwd=tmp_path, PROBE="set")
     assert (done.returncode, done.stderr) == (7, "err\n")
-    assert done.stdout == f"out {tmp_path / 'facts.json'} 7\n"
-    facts = json.loads((tmp_path / "facts.json").read_text())
+    assert done.stdout == f"out {file} 7\n"
+    facts = json.loads(file.read_text())
     assert facts["modules"] > 5  # were imported before
     assert (facts["folder"], facts["variable"], facts["input"]) == (str(tmp_path), "set", "typed")
 
     # The next one comes from the same server, and knows nothing of the first.
-    again = [*CLIENT, str(probe), str(tmp_path / "again.json"), "bad input"]
-    done = subprocess.run(
-        again, env=environment(owner), stdin=subprocess.DEVNULL, capture_output=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (1, b"err\nbad input\n")
+    done = start(owner, probe, tmp_path / "again.json", "bad input")
+    assert (done.returncode, done.stderr) == (1, "err\nbad input\n")
     second = json.loads((tmp_path / "again.json").read_text())
     assert (second["variable"], second["parent"]) == (None, facts["parent"])
 
@@ -113,12 +107,9 @@ def test_a_forked_script_imports_from_the_first_folder_of_pythonpath(
     script.write_text("import os, only_here\nprint('parent', os.getppid())")
     with subprocess.Popen(["sleep", "1000"]) as own:
         path = f"{tmp_path / 'libraries'}:{ROOT / 'src'}"
-        env = environment(own, PYTHONPATH=path)
         try:
             wait_until(lambda: is_ready(own, probe, PYTHONPATH=path), 200)
-            done = subprocess.run(
-                [*CLIENT, str(script)], env=env, capture_output=True, text=True, check=False
-            )
+            done = start(own, script, PYTHONPATH=path)
         finally:
             own.kill()
     assert (done.returncode, done.stderr) == (0, "")
@@ -146,16 +137,10 @@ def test_a_step_on_a_small_plate_starts_at_once(
     # The first one may compile kernels.
     for number in ("", str(owner.pid), str(owner.pid), ""):
         folder = tmp_path / f"run{len(seconds)}"
-        options = {
-            "--plate": "p",
-            "--threads": 1,
-            "--source": tmp_path / "plate.h5ad",
-            "--store": folder / "counts.zarr",
-            "--manifest": folder / "load.json",
-        }
-        command = [*CLIENT, probe.with_name("load.py"), *chain(*options.items())]
-        env = environment(owner) | {"SCATLAS_FORK_SERVER": number}
-        subprocess.run([str(part) for part in command], env=env, check=True, capture_output=True)
+        words = ["--plate", "p", "--threads", 1, "--source", tmp_path / "plate.h5ad"]
+        words += ["--store", folder / "counts.zarr", "--manifest", folder / "load.json"]
+        done = start(owner, probe.with_name("load.py"), *words, SCATLAS_FORK_SERVER=number)
+        assert done.returncode == 0, done.stderr
         record = json.loads((folder / "runs/load.json").read_text())
         seconds.append(record["processor_seconds"])
         checksums.append(json.loads((folder / "load.json").read_text())["outputs"])
@@ -183,8 +168,7 @@ def test_a_killed_client_ends_its_script(
 def test_a_killed_script_fails(owner: subprocess.Popen[bytes], probe: Path) -> None:
     killed = probe.with_name("killed.py")
     killed.write_text("import os\nos.kill(os.getpid(), 9)\n")
-    done = subprocess.run([*CLIENT, str(killed)], env=environment(owner), check=False)
-    assert done.returncode == 128 + signal.SIGKILL
+    assert start(owner, killed).returncode == 128 + signal.SIGKILL
 
 
 def test_scripts_wait_for_the_server_to_start_on_few_cores_alone(probe: Path) -> None:
@@ -202,14 +186,7 @@ def test_a_server_that_fails_is_named_and_the_script_runs(tmp_path: Path, probe:
     alone = tmp_path / "probe.py"
     alone.write_text(PROBE)
     with subprocess.Popen(["sleep", "1000"]) as other:
-        done = subprocess.run(
-            [*CLIENT, str(alone), str(tmp_path / "facts.json")],
-            env=environment(other),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = start(other, alone, tmp_path / "facts.json")
         other.kill()
     assert done.returncode == 0
     assert f"{alone} runs in a new Python, not a forked one: " in done.stderr
@@ -220,8 +197,7 @@ def test_the_server_ends_with_its_owner(
     owner: subprocess.Popen[bytes], probe: Path, tmp_path: Path
 ) -> None:
     facts = tmp_path / "facts.json"
-    command = [*CLIENT, str(probe), str(facts)]
-    subprocess.run(command, env=environment(owner), stdin=subprocess.DEVNULL, check=True)
+    assert start(owner, probe, facts).returncode == 0
     server = json.loads(facts.read_text())["parent"]
     assert is_running(server)
     owner.kill()

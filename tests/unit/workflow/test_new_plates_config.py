@@ -14,11 +14,7 @@ import pytest
 from scatlas.errors import ConfigError, InputError
 from scatlas.workflow.config.loading import load
 from scatlas.workflow.config.plate_sheet import Plate
-from scatlas.workflow.new_plates import (
-    FinishedAtlas,
-    check_new_plates,
-    load_new_plates,
-)
+from scatlas.workflow.new_plates import FinishedAtlas, check_new_plates, load_new_plates
 from scatlas.workflow.provenance import ATLAS_KEYS
 
 pytestmark = pytest.mark.filterwarnings("ignore:Consolidated:UserWarning")

@@ -188,14 +188,8 @@ def test_missing_file(sheet, tmp_path):
         ("plate\tpath\tmg/l\na\tx\t1\n", "a column cannot be called 'mg/l'; rename it"),
         ("plate\tpath\tleiden\na\tx\tb\n", "itself writes a column 'leiden' for each cell: rename"),
         ("plate\tpath\tlisi_day\na\tx\tb\n", "itself writes a column 'lisi_day' for each cell"),
-        (
-            "plate\tpath\ts3_key\na\tx\tb\n",
-            "'s3_key' is no option of s3:// addresses: rename the col",
-        ),
-        (
-            "plate\tpath\ts3_profile\na\ta.h5ad\tx\n",
-            "a.h5ad is no s3:// address: leave the columns s3_",
-        ),
+        ("plate\tpath\ts3_key\na\tx\tb\n", "'s3_key' is no option of s3:// addresses: rename"),
+        ("plate\tpath\ts3_profile\na\ta.h5ad\tx\n", "a.h5ad is no s3:// address: leave the col"),
         (
             "plate\tpath\ts3_requester_pays\na\ts3://b/a.h5ad\tmaybe\n",
             "s3_requester_pays of s3://b/a.h5ad is 'maybe'; write yes or leave it",
@@ -212,10 +206,7 @@ def test_missing_file(sheet, tmp_path):
         ("plate\tpath\tn_cells\na\ta.h5ad\t7,000\n", "n_cells of a.h5ad is '7,000'; write a whole"),
         ("plate\tpath\tn_cells\na\ta.h5ad\t-2\n", "n_cells of a.h5ad is '-2'; write a whole"),
         ("plate\tpath\tn_cells\na\ta.h5ad\t0\n", "n_cells of a.h5ad is '0'; write a whole"),
-        (
-            "plate\tpath\tfractional\na\ta.h5ad\tup\n",
-            "fractional of a.h5ad is 'up'; write refuse",
-        ),
+        ("plate\tpath\tfractional\na\ta.h5ad\tup\n", "fractional of a.h5ad is 'up'; write refuse"),
         ("plate\tpath\tcounts\na\ta.h5ad\tumis\n", "counts of a.h5ad is 'umis'; write X, raw or"),
         ("plate\tpath\tn_cells\na\ta.h5ad\t2.5\n", "n_cells of a.h5ad is '2.5'; write a whole"),
     ],

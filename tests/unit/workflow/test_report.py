@@ -63,12 +63,6 @@ def test_page_is_complete_in_itself(run) -> None:
     assert {base64.b64decode(image) for image in images} == on_disk
 
 
-def test_a_report_without_an_explorer_has_no_link_to_it(run, tmp_path: Path) -> None:
-    _, results, _ = run
-    make_report(tmp_path, results, CONFIG | {"explore": CONFIG["explore"] | {"page": False}})
-    assert "explore.html" not in (tmp_path / "report.html").read_text()
-
-
 @pytest.mark.parametrize("drawn", [True, False])
 def test_mixed_cells_have_a_section_of_their_own(run, tmp_path: Path, drawn: bool) -> None:
     _, results, facts = run
@@ -146,8 +140,9 @@ def test_plates_left_out_are_listed_with_their_reasons(run, tmp_path: Path) -> N
     ).read_text() == "plate\treason\np9\tp9.h5ad: obs is empty\n"
     page = (tmp_path / "report.html").read_text()
     assert re.search(r"<dt>plates left out</dt><dd>1</dd>", page)
-    none = make_report(tmp_path, replace(results, left_out={}))
-    assert none == more
+    alone = CONFIG | {"explore": CONFIG["explore"] | {"page": False}}
+    assert make_report(tmp_path, replace(results, left_out={}), alone) == more
+    assert "explore.html" not in (tmp_path / "report.html").read_text()
     assert (tmp_path / "tables/left_out.tsv").read_text() == "plate\treason\n"
 
 
@@ -207,17 +202,10 @@ def test_genes_named_like_missing_values_stay(run, tmp_path: Path) -> None:
 
 
 def test_thresholds_table() -> None:
+    bounds = {"min_genes": 5, "filter": None}
     plates = {
-        "a": {
-            "n_cells": 80,
-            "removed": {"min_genes": 8},
-            "thresholds": {"min_genes": 5, "filter": None},
-        },
-        "b": {
-            "n_cells": 20,
-            "removed": {"min_genes": 1},
-            "thresholds": {"min_genes": 5, "filter": None},
-        },
+        "a": {"n_cells": 80, "removed": {"min_genes": 8}, "thresholds": bounds},
+        "b": {"n_cells": 20, "removed": {"min_genes": 1}, "thresholds": bounds},
     }
     table = _tables.thresholds(plates)
     assert table.to_dict("index") == {
@@ -387,17 +375,8 @@ def test_captions_are_sound_for_snakemake_too(path: Path) -> None:
     text = caption(CAPTIONS, path.stem, color="drug")
     assert text.startswith("<")
     assert "{{" not in text
-    shown = {
-        "workflow",
-        "umap",
-        "clusters_by_plate",
-        "settings",
-        "versions",
-        *FIGURES,
-        *TABLES,
-        *OPTIONAL,
-        *MARKERS,
-    }
+    shown = {"workflow", "umap", "clusters_by_plate", "settings", "versions"}
+    shown |= {*FIGURES, *TABLES, *OPTIONAL, *MARKERS}
     assert path.stem in shown
     strict = {"halt_level": 2, "report_level": 5}
     publish_parts(path.read_text(), writer=Writer(), settings_overrides=strict)

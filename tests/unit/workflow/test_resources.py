@@ -11,10 +11,10 @@ from scipy import sparse
 
 from scatlas.workflow.config.loading import load
 from scatlas.workflow.config.plate_sheet import Plate
-from scatlas.workflow.costs import block_threads, minutes
-from scatlas.workflow.resources import BASE_MB, Estimates, memory_mb
+from scatlas.workflow.costs import block_threads
+from scatlas.workflow.resources import Estimates
 from scatlas.workflow.run_time import JobRequest, resource_table
-from scatlas.workflow.sizes import BYTES_PER_CELL, VALUES_PER_CELL, Size, plate_size, total
+from scatlas.workflow.sizes import BYTES_PER_CELL, VALUES_PER_CELL, Size, plate_size
 
 BUDGET = 256_000_000
 
@@ -44,11 +44,6 @@ def test_an_address_and_a_damaged_store_have_a_size(tmp_path: Path):
     for path in ("s3://bucket/p.zarr", str(tmp_path)):
         assert plate_size(Plate(plate="p", path=path)).cells > 1_000_000
         assert plate_size(Plate(plate="p", path=path, n_cells=5)).cells == 5
-
-
-def test_sizes_add_up():
-    assert total([Size(1, 10), Size(2, 20)]) == Size(3, 30)
-    assert total([]) == Size(0, 0)
 
 
 @pytest.mark.parametrize(
@@ -111,13 +106,6 @@ def test_plates_side_by_side_are_done_in_few_rounds(n_plates: int, cores: int, t
     assert shared.threads("pca") == (8 if cores is None else 16)
 
 
-def test_memory_follows_from_the_budget_and_not_from_the_counts():
-    assert memory_mb(0, 0) == BASE_MB
-    assert memory_mb(0, BUDGET) == BASE_MB + 1024
-    assert memory_mb(1e6, BUDGET) == BASE_MB + 1024 + 300
-    assert memory_mb(1e6, BUDGET, gpus=2, extra_mb=50) == BASE_MB + 1024 + 300 + 50 + 6000
-
-
 def test_clusters_by_igraph_leave_the_gpu_to_others():
     plates = [Plate(plate="a", path="a.h5ad", n_cells=3_000_000)]
     config = {"backend": "gpu", "subset": {"n_cells": 1_000_000}}
@@ -125,12 +113,6 @@ def test_clusters_by_igraph_leave_the_gpu_to_others():
     assert Estimates(load(config), plates).gpus("umap") == 1
     config["subset"] = {"n_cells": 1_000_001}
     assert Estimates(load(config), plates).gpus("leiden") == 1
-
-
-def test_time_has_slack_for_slow_disks():
-    assert minutes(0) == 10
-    assert minutes(60) == 30
-    assert minutes(60, threads=4) == 15
 
 
 # Of three plates with 10,000,000, 1,000 and 10,000,000 cells, by config and rule: threads, MB of
@@ -165,60 +147,32 @@ REQUESTS = {
     },
     "two GPUs, a large budget, integration of the sample": {
         "load": (38, 8924, 13, 27569, 0),
-        "qc_filter": (1, 8924, 11, 0, 0),
-        "normalize": (1, 8924, 10, 0, 0),
         "doublets": (38, 13052, 56, 0, 0),
         "hvg": (8, 14924, 12, 0, 2),
         "select_genes": (8, 15716, 14, 7980, 2),
         "pseudobulk": (38, 13924, 10, 0, 0),
         "merge_pseudobulk": (4, 5924, 16, 0, 0),
-        "concat_on_disk": (38, 6812, 16, 15961, 0),
         "pca": (8, 12812, 16, 24001, 2),
-        "atlas": (1, 6812, 16, 0, 0),
         "subset": (38, 38004, 290, 0, 0),
         "neighbors": (8, 40924, 290, 0, 1),
-        "umap": (8, 40924, 290, 0, 1),
-        "leiden": (8, 40924, 290, 0, 1),
-        "embedding": (8, 37924, 290, 0, 0),
         "integrate": (4, 76962, 437, 0, 1),
-        "report": (1, 37924, 290, 0, 0),
-        "base": (1, 6812, 16, 0, 0),
         "map": (16, 41424, 13, 360, 1),
-        "cell_groups": (1, 6524, 14, 0, 0),
-        "group_sums": (38, 9884, 15, 0, 0),
-        "markers": (1, 6884, 10, 0, 0),
-        "explore": (4, 8183, 14, 0, 0),
-        "by_gene": (38, 5924, 11, 41500, 0),
         "publish": (1, 900, 210, 0, 0),
     },
     "all cells, no rare genes, many variable genes": {
-        "load": (4, 4924, 45, 27569, 0),
-        "qc_filter": (1, 4924, 11, 0, 0),
         "normalize": (4, 4924, 15, 0, 0),
         "doublets": (4, 10076, 450, 0, 0),
         "hvg": (4, 4924, 15, 0, 0),
         "select_genes": (4, 12988, 19, 7980, 0),
-        "pseudobulk": (4, 9924, 15, 0, 0),
-        "merge_pseudobulk": (4, 1924, 16, 0, 0),
         "concat_on_disk": (16, 8284, 16, 15961, 0),
         "pca": (16, 8284, 46, 4000, 0),
         "harmony": (16, 40357, 26, 1600, 0),
-        "atlas": (1, 7132, 16, 0, 0),
         "subset": (16, 175084, 2015, 0, 0),
-        "neighbors": (16, 175084, 2015, 0, 0),
         "umap": (8, 174060, 2015, 0, 0),
-        "leiden": (8, 174060, 2015, 0, 0),
-        "embedding": (8, 174060, 2015, 0, 0),
         "integrate": (4, 173932, 2015, 0, 0),
-        "report": (1, 173932, 2015, 0, 0),
-        "base": (1, 7132, 16, 0, 0),
-        "map": (16, 175584, 30, 360, 0),
-        "cell_groups": (1, 2524, 14, 0, 0),
         "group_sums": (4, 5884, 106, 0, 0),
         "markers": (1, 174892, 2025, 0, 0),
         "explore": (4, 12804, 36, 0, 0),
-        "by_gene": (16, 3076, 13, 41500, 0),
-        "publish": (1, 900, 210, 0, 0),
     },
 }
 CONFIGS = {
@@ -248,15 +202,6 @@ PLATES = [
     Plate(plate=name, path=f"{name}.h5ad", n_cells=n_cells)
     for name, n_cells in {"first": 10_000_000, "small": 1000, "third": 10_000_000}.items()
 ]
-CONSTANT_THREADS = {
-    "qc_filter",
-    "consensus",
-    "atlas",
-    "base",
-}
-CONSTANT_THREADS |= {"integrate", "report", "cell_groups", "markers"}
-CONSTANT_THREADS |= {"simulate", "merge_pseudobulk", "explore"}
-CONSTANT_THREADS |= {"publish"}
 PLATE_RULES = {"load", "qc_filter", "normalize", "doublets", "hvg", "select_genes", "pseudobulk"}
 PLATE_RULES |= {"group_sums"}
 
@@ -266,8 +211,7 @@ def test_the_requests_of_each_rule(name: str):
     estimates = Estimates(load(CONFIGS[name]), PLATES)
     for rule, (threads, mem_mb, runtime, disk_mb, gpus) in REQUESTS[name].items():
         plate = "first" if rule in PLATE_RULES else None
-        if rule not in CONSTANT_THREADS:
-            assert estimates.threads(rule, plate) == threads, rule
+        assert estimates.threads(rule, plate) == threads, rule
         assert estimates.memory(rule, plate, threads) == mem_mb, rule
         if runtime is not None:
             assert estimates.runtime(rule, plate, threads) == runtime, rule
@@ -305,9 +249,6 @@ def test_gpus_follow_from_backend_and_cluster(config, gpus, monkeypatch):
     estimates = Estimates(load(config), PLATES)
     assert (estimates.gpus("hvg"), estimates.gpus("umap")) == gpus
     assert estimates.gpus("load") == 0
-
-
-def test_a_python_with_cupy_requests_a_gpu(monkeypatch):
     monkeypatch.setattr("scatlas.workflow.resources.find_spec", lambda name: name)
     assert Estimates(load({"backend": "auto"}), PLATES).gpus("pca") == 1
 
@@ -333,24 +274,10 @@ def test_parts_of_a_gpu_follow_from_its_memory(config, gpu_bytes, parts):
 
 def test_a_job_that_failed_gets_more_of_a_gpu_and_not_more_gpus():
     estimates = Estimates(load({"backend": "gpu"}), PLATES, jobs_per_gpu=3)
-    assert [estimates.gpu_parts("pca", None, 8, attempt) for attempt in (1, 2, 3, 4)] == [
-        1,
-        2,
-        3,
-        3,
-    ]
+    parts = [estimates.gpu_parts("pca", None, 8, attempt) for attempt in (1, 2, 3, 4)]
+    assert parts == [1, 2, 3, 3]
     whole = Estimates(load({"backend": "gpu"}), PLATES)  # as on a cluster
     assert [whole.gpu_parts("pca", None, 8, attempt) for attempt in (1, 3)] == [1, 1]
-
-
-def test_jobs_that_share_a_gpu_leave_cores_to_those_that_load():
-    shared = Estimates(load({"backend": "gpu"}), PLATES, jobs_per_gpu=2)
-    assert {shared.threads(rule, "first") for rule in ("load", "hvg", "select_genes")} == {4}
-    assert shared.threads("pca") == 8
-    assert shared.threads("load", "small") == 1
-    on_a_cluster = Estimates(load({"backend": "gpu"}), PLATES)
-    assert on_a_cluster.threads("load", "first") == 4
-    assert on_a_cluster.threads("hvg", "first") == 8
 
 
 def test_plates_of_the_demo_have_a_size_before_they_exist():
@@ -373,19 +300,8 @@ def test_the_plan_adds_up():
     assert rows["hvg"] == ["1", "8", "2", "5.0", "1.5", "3.0", "0.0"]
     assert rows["all"] == ["3", "8", "2", "5.0", "3.0", "3.0", "2.0"]
     assert len({len(line) for line in lines[2:]}) == 1, "a table"
-
-
-def test_nothing_to_do_is_no_error():
-    assert resource_table([]).splitlines()[-1].split() == [
-        "all",
-        "0",
-        "0",
-        "0",
-        "0.0",
-        "0.0",
-        "0.0",
-        "0.0",
-    ]
+    nothing = resource_table([]).splitlines()[-1]
+    assert nothing.split() == ["all", *["0"] * 3, *["0.0"] * 4]
 
 
 def test_new_plates_request_what_the_reference_and_their_cells_need(tmp_path: Path):

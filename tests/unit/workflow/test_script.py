@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import errno
 import json
@@ -32,11 +33,17 @@ from scatlas.workflow.script import recorded_run
 SCRIPTS = Path(__file__).parents[3] / "scripts"
 
 
+def options(folder: Path, *words: object, gpu: bool = False) -> argparse.Namespace:
+    """Options of a step whose manifest is ``m.json`` in a folder."""
+    return script.parser("doc", gpu=gpu).parse_args(
+        ["--manifest", str(folder / "m.json"), *map(str, words)]
+    )
+
+
 def test_a_step_leaves_a_manifest_without_times_and_a_record_with_them(tmp_path: Path):
     def run(folder: Path) -> bytes:
         folder.mkdir()
-        args = script.parser("doc").parse_args(["--manifest", str(folder / "m.json")])
-        with recorded_run(args, outputs=[folder / "out.txt"]) as facts:
+        with recorded_run(options(folder), outputs=[folder / "out.txt"]) as facts:
             (folder / "out.txt").write_text("same")
             facts["n_cells"] = 3
         return (folder / "m.json").read_bytes()
@@ -61,10 +68,9 @@ def test_steps_run_from_a_checkout_without_snakemake(tmp_path: Path, monkeypatch
         return found(name)
 
     monkeypatch.setattr(Distribution, "from_name", from_name)
-    args = script.parser("doc").parse_args(["--manifest", str(tmp_path / "m.json")])
-    with recorded_run(args, outputs=[]):
+    with recorded_run(options(tmp_path), outputs=[]):
         pass
-    record = json.loads(script.run_record(args.manifest).read_text())
+    record = json.loads(script.run_record(tmp_path / "m.json").read_text())
     assert record["versions"]["scatlas"] == scatlas.__version__
     assert versions().loc["scatlas", "version"] == scatlas.__version__
 
@@ -96,8 +102,7 @@ def test_threads_are_those_of_the_step_then_dasks_then_the_cores(monkeypatch):
     [("auto", 2, 2), ("auto", 16, 16), ("auto", 64, 64), ("256MB", 64, 7), ("16MB", 64, 7)],
 )
 def test_all_threads_work_unless_a_budget_bounds_them(tmp_path, given, n_threads, in_flight):
-    options = ["--manifest", str(tmp_path / "m.json"), "--threads", str(n_threads)]
-    args = script.parser("doc").parse_args([*options, "--block-budget", given])
+    args = options(tmp_path, "--threads", n_threads, "--block-budget", given)
     with recorded_run(args, outputs=[]):
         assert threads.n_threads() == in_flight
         # The threads do not decide how data is divided.
@@ -116,8 +121,7 @@ def test_a_step_with_a_gpu_has_larger_blocks(tmp_path, monkeypatch, gpu):
 
     monkeypatch.setattr(backend, "use_backend", use)
     monkeypatch.setattr(backend, "gpu_record", dict)
-    options = ["--manifest", str(tmp_path / "m.json"), "--threads", "99", "--backend", "auto"]
-    args = script.parser("doc", gpu=True).parse_args(options)
+    args = options(tmp_path, "--threads", "99", "--backend", "auto", gpu=True)
     with recorded_run(args, outputs=[]):
         sizes, n_threads = script.block_sizes(args), threads.n_threads()
     of_gpu = {"block_budget": 16 * 128_000_000, "largest_block": 128_000_000}
@@ -127,8 +131,7 @@ def test_a_step_with_a_gpu_has_larger_blocks(tmp_path, monkeypatch, gpu):
 
 
 def test_a_failed_step_leaves_no_manifest(tmp_path: Path):
-    args = script.parser("doc").parse_args(["--manifest", str(tmp_path / "m.json")])
-    with pytest.raises(ZeroDivisionError), recorded_run(args, outputs=[]):
+    with pytest.raises(ZeroDivisionError), recorded_run(options(tmp_path), outputs=[]):
         raise ZeroDivisionError
     assert [path.name for path in tmp_path.rglob("*")] == ["runs", "m.lock"]
 
@@ -145,7 +148,7 @@ def test_a_step_waits_for_a_process_that_was_left_behind(tmp_path: Path):
     command = [sys.executable, "-c", code, str(manifest)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:
         assert first.stdout.readline() == b"begun\n"
-        args = script.parser("doc").parse_args(["--manifest", str(manifest)])
+        args = options(tmp_path)
         go_on = threading.Timer(0.5, first.stdin.close)
         go_on.start()
         with recorded_run(args, outputs=[]) as facts:
@@ -165,8 +168,7 @@ def test_a_disk_too_full_for_the_sentence_says_it_each_time(tmp_path: Path, monk
 
     monkeypatch.setattr(Path, "write_text", full)
     for attempt in (1, 2, 3):
-        options = ["--manifest", str(tmp_path / "m.json"), "--attempt", str(attempt)]
-        args = script.parser("doc").parse_args(options)
+        args = options(tmp_path, "--attempt", attempt)
         with pytest.raises(DiskError, match="make room there"), recorded_run(args, outputs=[]):
             (tmp_path / "output").write_text("values")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["output", "runs"]
@@ -175,9 +177,8 @@ def test_a_disk_too_full_for_the_sentence_says_it_each_time(tmp_path: Path, monk
 def test_refused_input_is_not_read_again_by_the_next_attempt(tmp_path: Path):
     def attempt(number: int, sentence: str | None) -> str | None:
         """What a step says whose input is bad in this way."""
-        options = ["--manifest", str(tmp_path / "m.json"), "--attempt", str(number)]
         try:
-            with recorded_run(script.parser("doc").parse_args(options), outputs=[]):
+            with recorded_run(options(tmp_path, "--attempt", number), outputs=[]):
                 if sentence:
                     raise InputError(sentence)
         except InputError as error:
@@ -198,10 +199,6 @@ def test_bad_input_ends_a_script_with_one_sentence():
         script.run_main(main)
     assert exit_.value.code == "error: p.h5ad: no cell is left"
     logging.captureWarnings(capture=False)
-
-
-def test_plate_paths_keep_their_order():
-    assert script.plate_paths(["b=x/y=z", "a=q"]) == {"b": Path("x/y=z"), "a": Path("q")}
 
 
 def test_the_text_of_a_script_is_part_of_its_code(tmp_path: Path):
@@ -302,8 +299,7 @@ def test_a_full_disk_is_named_and_not_filled_again(tmp_path: Path, error: Except
         error.__cause__ = OSError(errno.EDQUOT, "Disk quota exceeded", str(tmp_path / "x"))
 
     def attempt(number: int) -> str:
-        options = ["--manifest", str(tmp_path / "m.json"), "--attempt", str(number)]
-        args = script.parser("doc").parse_args(options)
+        args = options(tmp_path, "--attempt", number)
         with pytest.raises((DiskError, InputError)) as raised, recorded_run(args, outputs=[]):
             raise error if number == 1 else AssertionError("the work is not done twice")
         return str(raised.value)
@@ -325,8 +321,7 @@ def test_a_full_disk_is_named_and_not_filled_again(tmp_path: Path, error: Except
 )
 def test_a_disk_that_fails_is_told_in_one_sentence_and_tried_again(tmp_path: Path, error: OSError):
     for attempt in ("1", "2"):
-        options = ["--manifest", str(tmp_path / "m.json"), "--attempt", attempt]
-        args = script.parser("doc").parse_args(options)
+        args = options(tmp_path, "--attempt", attempt)
         with pytest.raises(DiskError) as raised, recorded_run(args, outputs=[]):
             raise RuntimeError("whatever") from error
         assert "\n" not in str(raised.value)
@@ -334,18 +329,14 @@ def test_a_disk_that_fails_is_told_in_one_sentence_and_tried_again(tmp_path: Pat
 
 
 def test_a_disk_that_fails_to_read_keeps_its_sentence(tmp_path: Path):
-    args = script.parser("doc").parse_args(["--manifest", str(tmp_path / "m.json")])
     told = pytest.raises(DiskError, match="X cannot be read")
-    with told, recorded_run(args, outputs=[]), reading("plate.h5ad", "X"):
+    with told, recorded_run(options(tmp_path), outputs=[]), reading("plate.h5ad", "X"):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 def test_any_other_error_of_a_step_stays_as_it_is(tmp_path: Path):
-    args = script.parser("doc").parse_args(["--manifest", str(tmp_path / "m.json")])
-    with (
-        pytest.raises(OSError, match="Permission denied") as raised,
-        recorded_run(args, outputs=[]),
-    ):
+    refused = pytest.raises(OSError, match="Permission denied")
+    with refused as raised, recorded_run(options(tmp_path), outputs=[]):
         raise PermissionError(errno.EACCES, "Permission denied")
     assert not isinstance(raised.value, DiskError)
     assert [path.name for path in tmp_path.rglob("*")] == ["runs", "m.lock"]

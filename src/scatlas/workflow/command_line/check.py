@@ -64,12 +64,11 @@ class GeneAgreement:
         self._shared &= set(genes)
         self._all |= set(genes)
         if before and not self._shared:
-            msg = (
+            raise InputError(
                 f"{path}: it shares no gene with {self._first_path}: its first gene is "
                 f"{genes[0]!r}, there it is {self._first[0]!r}; give files with the same kind of "
                 "gene names"
             )
-            raise InputError(msg)
 
     @property
     def n_usable(self) -> int:

@@ -52,17 +52,15 @@ def find_files(arguments: list[str]) -> dict[str, str]:
     for path in paths:
         first = by_file.setdefault(path if "://" in path else Path(path).resolve(), path)
         if first != path:
-            msg = f"{path}: the same data as {first}: give one of them"
-            raise InputError(msg)
+            raise InputError(f"{path}: the same data as {first}: give one of them")
         _check_not_raw(path, paths)
     plates: dict[str, str] = {}
     for path, name in name_plates(paths).items():
         if name in plates:
-            msg = (
+            raise InputError(
                 f"{path}: plate {name!r}, which {plates[name]} is, too: give one file per sample, "
                 "or rename one"
             )
-            raise InputError(msg)
         plates[name] = path
     return plates
 
@@ -89,11 +87,10 @@ def find_release(arguments: list[str]) -> Release | None:
     if by is None and paths[0].is_file():
         return None  # each file is a plate
     if by is None:
-        msg = (
+        raise InputError(
             f"{path}: no column names the plates ({', '.join(_PLATE_COLUMNS)}); it has "
             f"{', '.join(files.columns)}: write plates: {{path: {path}, by: NAME}} in a config"
         )
-        raise InputError(msg)
     names = plate_names(ParquetSource(files).plates(by), path)
     parts = {name: Wanted(sample=Sample(by, value)) for value, name in names.items()}
     opens = {name: partial(ParquetSource, files, part) for name, part in parts.items()}
@@ -119,11 +116,9 @@ def _paths(given: str) -> list[str]:
     if path.exists():
         return _at(path)
     if is_windows_path(given):
-        msg = f"{given}: no such file: {WINDOWS}"
-        raise InputError(msg)
+        raise InputError(f"{given}: no such file: {WINDOWS}")
     if not is_pattern(given):
-        msg = f"{given}: no such file or folder: correct the path"
-        raise InputError(msg)
+        raise InputError(f"{given}: no such file or folder: correct the path")
     try:
         found = find_plates(str(path))
     except ConfigError:
@@ -147,11 +142,10 @@ def _in_folder(folder: Path) -> list[str]:
     for name, depth in product(_NAMES, _DEPTHS):
         found = filter(is_plate, folder.glob(f"{depth}{name}"))
         if any(filtered_name(path.name) is None for path in found):
-            msg = (
+            raise InputError(
                 f"{folder}: no plates here, but in folders below: give their pattern, "
                 f"'{folder}/{depth}{name}'"
             )
-            raise InputError(msg)
     what = "the folder is empty" if not any(folder.iterdir()) else "no plates in this folder"
     msg = f"{folder}: {what}: give h5ad, Zarr, Loom, Cell Ranger's .h5 or a folder with a .mtx file"
     raise InputError(msg)
@@ -169,5 +163,4 @@ def _check_not_raw(path: str, paths: list[str]) -> None:
                 samples = part.parents[2] / "per_sample_outs"
                 same += [p for name, p in others.items() if name.is_relative_to(samples)]
     if same:
-        msg = f"{path}: the same sample as {same[0]}, with empty droplets: leave it out"
-        raise InputError(msg)
+        raise InputError(f"{path}: the same sample as {same[0]}, with empty droplets: leave it out")

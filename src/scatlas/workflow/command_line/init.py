@@ -186,8 +186,7 @@ def init(arguments: list[str], config: Path, outdir: str, *, force: bool = False
     """
     for file in (config, Path(SHEET), PICTURE):
         if file.exists() and not force:
-            msg = f"{file}: it exists already: move it away, or replace it with --force"
-            raise InputError(msg)
+            raise InputError(f"{file}: it exists already: move it away, or replace it with --force")
     genes, cells = GeneAgreement(), SharedCells()
     plates = []
     release = find_release(arguments)

@@ -55,11 +55,7 @@ def _call(args: argparse.Namespace, others: list[str]) -> int:
         form = next(form for form in _FORMS if getattr(args, form))
         _export(args.atlas, form, getattr(args, form), seed=args.seed)
         return DONE
-    from scatlas.workflow.command_line.run import (
-        check_folder,
-        check_installed,
-        use_writable_caches,
-    )
+    from scatlas.workflow.command_line.run import check_folder, check_installed, use_writable_caches
 
     check_installed()
     check_folder()
@@ -115,8 +111,7 @@ def _open_report(config_file: Path) -> None:
     folder = Path(config.folder, "mapped") if config.atlas else Path(config.folder)
     page = (folder / "report.html").absolute()
     if not page.is_file():
-        msg = f"{page}: there is no report yet: scatlas run makes it"
-        raise InputError(msg)
+        raise InputError(f"{page}: there is no report yet: scatlas run makes it")
     say(str(page))
     # Without a screen Python would start a browser of the terminal, which shows no pictures.
     names = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")

@@ -103,8 +103,7 @@ def _find_counts(path: str) -> tuple[str, str]:
         for name, words in held.items()
     )
     seen = seen or "there is no X, no raw and no layer"
-    msg = f"{path}: no element holds raw counts: {seen}; give a file with raw counts"
-    raise InputError(msg)
+    raise InputError(f"{path}: no element holds raw counts: {seen}; give a file with raw counts")
 
 
 def _mitochondrial(var: Table) -> tuple[Mitochondrial, np.ndarray]:
@@ -153,12 +152,9 @@ _PERCENT = "pct_counts_mt"
 
 
 def suggest_bounds(plates: Iterable[pd.DataFrame], *, with_mt: bool) -> dict[str, int]:
-    """Suggest bounds that suit all plates, by their keys in the section ``qc``, without those that
-    could drop no cell.
-
-    Each plate has bounds at `N_MADS` median absolute deviations from its median of ``log(1 + x)``,
-    or of the mitochondrial percentages, whose logarithms spread too much. The widest are taken, so
-    that no plate loses cells because it is sequenced less deeply.
+    """Bounds by their keys in the section ``qc``: the widest of all plates, none of which loses
+    cells because it is sequenced less deeply. A plate's are at `N_MADS` median absolute deviations
+    from its median of ``log(1 + x)``, or of the percentages, whose logarithms spread too much.
     """
     ranges: dict[str, list[tuple[float, float]]] = {column: [] for column in BOUNDS}
     for metrics in plates:

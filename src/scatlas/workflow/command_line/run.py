@@ -37,19 +37,17 @@ _NOISE = re.compile(
 def check_installed() -> None:
     """Refuse an installation that lacks a package of the extra ``workflow``."""
     if missing := [name for module, name in _NEEDED.items() if find_spec(module) is None]:
-        msg = f"{missing[0]} is not installed: pip install 'scatlas[workflow]'"
-        raise InputError(msg)
+        raise InputError(f"{missing[0]} is not installed: pip install 'scatlas[workflow]'")
 
 
 def check_folder() -> None:
     """Refuse a folder with a file in which Snakemake would find the missing keys of a config."""
     defaults = Path("config/config.yaml")
     if defaults.is_file() and not defaults.samefile(workflow_folder() / defaults):
-        msg = (
+        raise InputError(
             f"{defaults.absolute()}: Snakemake would read this file as defaults of the atlas: use "
             "scatlas in another folder, or move the file"
         )
-        raise InputError(msg)
 
 
 def use_writable_caches() -> None:
@@ -102,8 +100,7 @@ def plan(config: Path, *options: str) -> str:
     if done.returncode:
         lines = f"{done.stderr}\n{done.stdout}".splitlines()
         reason = " ".join(line for line in lines if line.strip() and not _NOISE.match(line))
-        msg = f"{config}: Snakemake cannot plan the run: {reason}"
-        raise InputError(msg)
+        raise InputError(f"{config}: Snakemake cannot plan the run: {reason}")
     return done.stdout
 
 
@@ -193,11 +190,7 @@ def _run_with_bars(command: list[str]) -> int:
     before = signal.signal(signal.SIGINT, lambda *_: None)
     with (
         subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
         ) as process,
         ProgressBars() as bars,
     ):
@@ -216,8 +209,7 @@ def _check_profile() -> None:
         return
     with atomic_path(_SLURM) as partial:
         shutil.copytree(workflow_folder() / "profiles/slurm", partial)
-    msg = (
+    raise InputError(
         f"{_SLURM}/config.yaml was missing and is written now: edit its section 'Your cluster' "
         "(sinfo lists the partitions), and give the same command again"
     )
-    raise InputError(msg)

@@ -77,7 +77,11 @@ def _rules() -> list[str]:
     """Names of all rules, in the order of their files, which is about that of the steps."""
     folder = workflow_folder()
     files = re.findall(r'include: "(.+)"', (folder / "Snakefile").read_text("utf-8"))
-    texts = [(folder / name).read_text("utf-8") for name in files]
+    named = [folder / name for name in files]
+    texts = [
+        path.read_text("utf-8")
+        for path in dict.fromkeys([*named, *sorted(folder.glob("workflow/rules/*.smk"))])
+    ]
     return [name for text in texts for name in _RULE.findall(text)]
 
 

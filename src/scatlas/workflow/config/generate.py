@@ -1,19 +1,15 @@
-"""Write the files that follow from the sections of the config: config.yaml and the key table."""
+"""Write config.yaml, which follows from the sections of the config."""
 
 from __future__ import annotations
 
 import argparse
-import difflib
-import sys
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from scatlas.errors import ConfigError
-from scatlas.workflow.config.messages import allowed, branches, inline, properties
-from scatlas.workflow.config.plate_sheet import Plate
+from scatlas.workflow.config.messages import allowed, inline, properties
 from scatlas.workflow.config.sections import Config
 
 if TYPE_CHECKING:
@@ -22,40 +18,7 @@ if TYPE_CHECKING:
     from scatlas.workflow.config.messages import Schema
 
 COMMAND = "python -m scatlas.workflow.config.generate --write"
-BEGIN, END = f"<!-- keys: written by `{COMMAND}` -->", "<!-- end of keys -->"
 WIDTH = 96
-
-
-def config_schema() -> Schema:
-    """JSON schema of the config."""
-    schema = inline(Config.model_json_schema())
-    for section in schema["properties"].values():
-        if section.get("type") == "object":
-            # YAML reads a section whose keys are all commented out as null.
-            section["type"] = ["object", "null"]
-    return _with_draft(schema)
-
-
-def plates_schema() -> Schema:
-    """JSON schema of one row of the plate sheet."""
-    schema = inline(Plate.model_json_schema())
-    labels = schema["properties"].pop("labels")
-    schema["additionalProperties"] = {
-        "description": labels["description"],
-        "type": ["string", "number", "boolean", "null"],
-    }
-    return _with_draft(schema)
-
-
-def schema_files() -> dict[str, str]:
-    """JSON schemas for editors, by file name: the documentation has them beside its pages."""
-    schemas = {"config": config_schema(), "plates": plates_schema()}
-    return {
-        f"{name}.schema.yaml": yaml.safe_dump(
-            schema, sort_keys=False, width=WIDTH, allow_unicode=True
-        )
-        for name, schema in schemas.items()
-    }
 
 
 def config_yaml() -> str:
@@ -67,67 +30,14 @@ def config_yaml() -> str:
     return "\n".join([*head, *_yaml_lines(inline(Config.model_json_schema()))]) + "\n"
 
 
-def key_table() -> str:
-    """Markdown table of every key, its default and its meaning."""
-    lines = ["| key | default | meaning |", "|---|---|---|"]
-    for key, default, schema in leaves(inline(Config.model_json_schema())):
-        lines.append(f"| `{key}` | `{inline_yaml(default)}` | {_meaning(schema)} |")
-    return "\n".join(lines)
-
-
-def documents(root: Path) -> dict[Path, str]:
-    """Generated files and the text that each should have."""
-    readme = root / "config" / "README.md"
-    text = readme.read_text("utf-8")
-    if text.count(BEGIN) != 1 or text.count(END) != 1:
-        msg = f"{readme} must hold the lines {BEGIN} and {END} once, around its key table"
-        raise ConfigError(msg)
-    before, after = text.split(BEGIN)[0], text.split(END)[1]
-    return {
-        root / "config" / "config.yaml": config_yaml(),
-        readme: f"{before}{BEGIN}\n\n{key_table()}\n\n{END}{after}",
-    }
-
-
-def differences(root: Path) -> str:
-    """Diff that ``--write`` would make; empty when all files are up to date."""
-    parts: list[str] = []
-    for path, text in documents(root).items():
-        current = path.read_text("utf-8") if path.exists() else ""
-        name = path.relative_to(root).as_posix()
-        parts += difflib.unified_diff(
-            current.splitlines(keepends=True),
-            text.splitlines(keepends=True),
-            f"{name} (current)",
-            f"{name} (generated)",
-        )
-    return "".join(parts)
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m scatlas.workflow.config.generate",
-        description="Write config/config.yaml and the key table of its README.",
+        description="Write config/config.yaml of the repository in the working folder.",
     )
-    task = parser.add_mutually_exclusive_group(required=True)
-    task.add_argument("--write", action="store_true", help="write the generated files")
-    task.add_argument("--check", action="store_true", help="fail if a file differs, and say how")
-    parser.add_argument(
-        "--root", type=Path, default=Path(), help="the repository (default: the working folder)"
-    )
-    args = parser.parse_args(arguments)
-    if not (args.root / "config" / "README.md").exists():
-        parser.error(f"{args.root.resolve()} is not the repository: it has no config/README.md")
-    if args.check:
-        diff = differences(args.root)
-        sys.stdout.write(diff)
-        sys.exit(1 if diff else 0)
-    for path, text in documents(args.root).items():
-        path.write_text(text, "utf-8")
-
-
-def _with_draft(schema: Schema) -> Schema:
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+    parser.add_argument("--write", action="store_true", required=True)
+    parser.parse_args(arguments)
+    Path("config/config.yaml").write_text(config_yaml(), "utf-8")
 
 
 def _yaml_lines(schema: Schema) -> Iterator[str]:
@@ -143,7 +53,7 @@ def _yaml_lines(schema: Schema) -> Iterator[str]:
 
 
 def _key_lines(key: str, part: Schema, indent: str = "") -> Iterator[str]:
-    yield from comment(_meaning(part), indent)
+    yield from comment(meaning(part), indent)
     section = properties(part)
     is_off = bool(section) and part["default"] is None
     if is_off:
@@ -151,7 +61,7 @@ def _key_lines(key: str, part: Schema, indent: str = "") -> Iterator[str]:
         values = (f"{name}: {inline_yaml(v)}" for name, v in defaults.items() if v is not None)
         yield from comment(f"To switch it on: {key}: {{{', '.join(values)}}}", indent)
     for name, leaf in section.items():
-        yield from comment(f"{name}: {_meaning(leaf)}", indent)
+        yield from comment(f"{name}: {meaning(leaf)}", indent)
     if is_off:
         # A comment: if this config had null, Snakemake would read {} of a user's config as null.
         yield f"{indent}# {key}: null"
@@ -159,7 +69,7 @@ def _key_lines(key: str, part: Schema, indent: str = "") -> Iterator[str]:
         yield f"{indent}{key}: {inline_yaml(part['default'])}"
 
 
-def _meaning(schema: Schema) -> str:
+def meaning(schema: Schema) -> str:
     values = allowed(schema)
     note = "" if values == "text" else f" Allowed: {values}."
     return f"{schema['description']}{note}"
@@ -170,16 +80,6 @@ def comment(text: str, indent: str = "") -> list[str]:
     return textwrap.wrap(
         text, WIDTH, initial_indent=mark, subsequent_indent=mark, break_on_hyphens=False
     )
-
-
-def leaves(schema: Schema, above: str = "") -> Iterator[tuple[str, Any, Schema]]:
-    """Each key, also those of sections, with its default and its schema."""
-    for key, part in properties(schema).items():
-        name = f"{above}{key}"
-        if part.get("type") != "object":
-            yield name, part["default"], part
-        if any("properties" in branch for branch in branches(part)):
-            yield from leaves(part, f"{name}.")
 
 
 def inline_yaml(value: Any) -> str:

@@ -44,28 +44,25 @@ def check_plates(config: Config, plates: Sequence[Plate]) -> None:
     """
     n, min_plates = len(plates), config.consensus.min_plates_of(len(plates))
     if min_plates > n:
-        msg = (
+        raise ConfigError(
             f"consensus.min_plates is {min_plates}, but {config.plates.place} has "
             f"{n} plate{'s' * (n != 1)}: no gene could be chosen; give at most {n}, or null"
         )
-        raise ConfigError(msg)
     # Each gene of the atlas takes min_plates of the plates' n_top_genes votes.
     max_genes = config.hvg.n_top_genes * n // min_plates
     wanted = config.consensus.n_top_genes_of(config.hvg)
     if wanted is not None and config.pca.n_comps > wanted:
-        msg = (
+        raise ConfigError(
             f"pca.n_comps is {config.pca.n_comps}, but the atlas has at most {wanted} genes "
             "(consensus.n_top_genes); compute fewer components or choose more genes"
         )
-        raise ConfigError(msg)
     if config.pca.n_comps > max_genes:
-        msg = (
+        raise ConfigError(
             f"pca.n_comps is {config.pca.n_comps}, but the atlas has at most {max_genes} genes: "
             f"hvg.n_top_genes ({config.hvg.n_top_genes}) of each of {n} plates, agreed "
             f"on by consensus.min_plates ({min_plates}); compute fewer components "
             "or raise hvg.n_top_genes"
         )
-        raise ConfigError(msg)
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc] # PyYAML has no types
@@ -76,8 +73,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc] # PyYAML has no types
         for key, _ in node.value:
             name, line = str(key.value), key.start_mark.line + 1
             if name in seen:
-                msg = f"key {name!r} is given twice, on lines {seen[name]} and {line}"
-                raise ConfigError(msg)
+                raise ConfigError(f"key {name!r} is given twice, on lines {seen[name]} and {line}")
             seen[name] = line
         return super().construct_mapping(node, deep=deep)
 
@@ -86,24 +82,20 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         data = yaml.load(path.read_text("utf-8-sig"), _Loader)  # a SafeLoader
     except FileNotFoundError:
-        msg = f"{path}: there is no such config file"
-        raise ConfigError(msg) from None
+        raise ConfigError(f"{path}: there is no such config file") from None
     except IsADirectoryError:
-        msg = f"{path} is a folder: give a config file"
-        raise ConfigError(msg) from None
+        raise ConfigError(f"{path} is a folder: give a config file") from None
     except UnicodeDecodeError:
         msg = f"{path} is not a text file: save the config as plain text (UTF-8)"
         raise ConfigError(msg) from None
     except ConfigError as error:
-        msg = f"{path}: {error}; keep one of them"
-        raise ConfigError(msg) from None
+        raise ConfigError(f"{path}: {error}; keep one of them") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or "unreadable"
         hint = "indent with spaces, not tabs" if "\\t" in problem else "check colons and indents"
-        msg = f"{path}{line}: not valid YAML ({problem}); {hint}"
-        raise ConfigError(msg) from None
+        raise ConfigError(f"{path}{line}: not valid YAML ({problem}); {hint}") from None
     if data is None:
         return {}
     if not isinstance(data, dict):
@@ -173,11 +165,10 @@ def plate_names(samples: Iterable[str], where: str) -> dict[str, str]:
     for sample in samples:
         name = as_plate_name(sample)
         if name in sample_of:
-            msg = (
+            raise ConfigError(
                 f"{where}: the samples {sample_of[name]!r} and {sample!r} would both be plate "
                 f"{name!r}: rename one"
             )
-            raise ConfigError(msg)
         names[sample], sample_of[name] = name, sample
     return names
 
@@ -185,8 +176,7 @@ def plate_names(samples: Iterable[str], where: str) -> dict[str, str]:
 def read_config(path: Path) -> Config:
     """Read and check a config, which must exist."""
     if not path.is_file():
-        msg = f"{path}: there is no such config: write it with scatlas init FILES"
-        raise InputError(msg)
+        raise InputError(f"{path}: there is no such config: write it with scatlas init FILES")
     return load(path)
 
 

@@ -6,7 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, model_validator
 
 from scatlas.workflow.config import min_plates_of
 from scatlas.workflow.config.plate_sheet import COUNTS, expand_home
@@ -19,6 +19,7 @@ from scatlas.workflow.config.values import (
     Query,
     Section,
     Text,
+    described,
     local_file,
     number_of,
 )
@@ -44,40 +45,34 @@ def _check_marker(value: Any) -> Any:
 class Plates(Section):
     """The plates, and what happens if one of them cannot be used."""
 
-    sheet: Annotated[Text, AfterValidator(expand_home)] = Field(
+    sheet: Annotated[Text, AfterValidator(expand_home)] = described(
         "config/plates.tsv",
-        description=(
-            "The plate sheet: a tab-separated table with one row per plate and the columns plate "
-            "(a name) and path (its h5ad or Zarr). ~ is your home folder, here and in the sheet. "
-            "Or a folder of plates, or a pattern of their paths, such as "
-            "runs/*/filtered_feature_bc_matrix.h5: plates are named by what differs in the paths. "
-            "plates: my.tsv is short for plates: {sheet: my.tsv}."
-        ),
+        "The plate sheet: a tab-separated table with one row per plate and the columns plate",
+        "(a name) and path (its h5ad or Zarr). ~ is your home folder, here and in the sheet.",
+        "Or a folder of plates, or a pattern of their paths, such as",
+        "runs/*/filtered_feature_bc_matrix.h5: plates are named by what differs in the paths.",
+        "plates: my.tsv is short for plates: {sheet: my.tsv}.",
     )
-    path: Annotated[Text, AfterValidator(expand_home), AfterValidator(local_file)] | None = Field(
+    path: Annotated[Text, AfterValidator(expand_home), AfterValidator(local_file)] | None = (
+        described(
+            None,
+            "In place of a sheet, one h5ad or Zarr file of all samples, each of which becomes a",
+            "plate: plates: {path: atlas.h5ad, by: sample}. Or the folder of a Parquet release:",
+            "plates: {path: tahoe, by: plate}. On this machine.",
+        )
+    )
+    by: Text | None = described(
         None,
-        description=(
-            "In place of a sheet, one h5ad or Zarr file of all samples, each of which becomes a "
-            "plate: plates: {path: atlas.h5ad, by: sample}. Or the folder of a Parquet release: "
-            "plates: {path: tahoe, by: plate}. On this machine."
-        ),
+        "The obs column of this file that names the sample of each cell. Plates have the names",
+        "of the samples, with underscores in place of spaces, slashes and other characters",
+        "that a plate's name cannot have; the column keeps the names.",
     )
-    by: Text | None = Field(
-        None,
-        description=(
-            "The obs column of this file that names the sample of each cell. Plates have the names "
-            "of the samples, with underscores in place of spaces, slashes and other characters "
-            "that a plate's name cannot have; the column keeps the names."
-        ),
-    )
-    on_error: Literal["stop", "skip"] = Field(
+    on_error: Literal["stop", "skip"] = described(
         "stop",
-        description=(
-            "If a plate is empty, damaged, of other genes, or loses all cells: stop ends the run "
-            "after the steps of all other plates, and names all such plates. skip leaves them out "
-            "of the atlas, which is the same as if the sheet did not list them; the report lists "
-            "them, and they come in once their files are mended."
-        ),
+        "If a plate is empty, damaged, of other genes, or loses all cells: stop ends the run",
+        "after the steps of all other plates, and names all such plates. skip leaves them out",
+        "of the atlas, which is the same as if the sheet did not list them; the report lists",
+        "them, and they come in once their files are mended.",
     )
 
     @model_validator(mode="before")
@@ -109,48 +104,39 @@ class Plates(Section):
 class Source(Section):
     """Content of the plates' files."""
 
-    counts: Text = Field(
+    counts: Text = described(
         "X",
-        description=(
-            "Where the raw counts are: X, raw (raw.X, with the genes of raw.var), or layers/NAME, "
-            "for example layers/counts; in files of Cell Ranger 2 with several genomes "
-            "genome/NAME. A column counts of the plate sheet says so per plate. In Parquet files, "
-            "beside the key genes, the column of the lists of counts."
-        ),
+        "Where the raw counts are: X, raw (raw.X, with the genes of raw.var), or layers/NAME,",
+        "for example layers/counts; in files of Cell Ranger 2 with several genomes",
+        "genome/NAME. A column counts of the plate sheet says so per plate. In Parquet files,",
+        "beside the key genes, the column of the lists of counts.",
         examples=["X", "raw", "layers/counts"],
     )
-    fractional: Literal["refuse", "round"] = Field(
+    fractional: Literal["refuse", "round"] = described(
         "refuse",
-        description=(
-            "Fractional counts. refuse: an error, because such values are normalised most often. "
-            "round: to the nearest whole number, halves to the even one, for expected counts of "
-            "alevin, RSEM or a correction for ambient RNA. A column fractional of the plate sheet "
-            "says so per plate."
-        ),
+        "Fractional counts. refuse: an error, because such values are normalised most often.",
+        "round: to the nearest whole number, halves to the even one, for expected counts of",
+        "alevin, RSEM or a correction for ambient RNA. A column fractional of the plate sheet",
+        "says so per plate.",
     )
-    genes: Text | None = Field(
+    genes: Text | None = described(
         None,
-        description=(
-            "In Parquet files, the column of the lists of gene tokens. null: the one of lists of "
-            "whole numbers, with the counts in the one of lists of floating point."
-        ),
+        "In Parquet files, the column of the lists of gene tokens. null: the one of lists of",
+        "whole numbers, with the counts in the one of lists of floating point.",
     )
-    marker: Annotated[list[float] | None, BeforeValidator(_check_marker)] = Field(
+    marker: Annotated[list[float] | None, BeforeValidator(_check_marker)] = described(
         _MARKER,
-        description=(
-            "In Parquet files, token and value of the first entry of a cell where this is no gene, "
-            "as in Tahoe-100M. null: there is none."
-        ),
+        "In Parquet files, token and value of the first entry of a cell where this is no gene,",
+        "as in Tahoe-100M. null: there is none.",
     )
 
     @model_validator(mode="after")
     def _check_counts(self) -> Self:
         if self.genes is None and not re.match(COUNTS, self.counts):
-            msg = (
+            raise ValueError(
                 f"counts is {self.counts!r}; write X, raw or layers/NAME, or for a column of "
                 "Parquet files the key genes, too"
             )
-            raise ValueError(msg)
         return self
 
     @property
@@ -163,74 +149,55 @@ class Source(Section):
 class QC(Section):
     """Which cells and genes are kept."""
 
-    filter: Query | None = Field(
+    filter: Query | None = described(
         None,
-        description=(
-            "Keep the cells whose obs columns fulfil this condition, for example "
-            "pass_filter == 'full', or phase == 'G1' and cell_line in ['A549', 'HepG2']. Put "
-            "column names with spaces in backticks. null: no condition."
-        ),
+        "Keep the cells whose obs columns fulfil this condition, for example",
+        "pass_filter == 'full', or phase == 'G1' and cell_line in ['A549', 'HepG2']. Put",
+        "column names with spaces in backticks. null: no condition.",
     )
-    min_genes: NonNegative | None = Field(
+    min_genes: NonNegative | None = described(
         None,
-        description=(
-            "Drop cells with fewer expressed genes than this. 200 to 500 is usual: barcodes "
-            "with fewer are mostly empty droplets and debris."
-        ),
+        "Drop cells with fewer expressed genes than this. 200 to 500 is usual: barcodes",
+        "with fewer are mostly empty droplets and debris.",
     )
-    max_genes: NonNegative | None = Field(
+    max_genes: NonNegative | None = described(
         None,
-        description=(
-            "Drop cells with more expressed genes than this. Look at the violins of the report "
-            "first: a long, thin upper tail is often doublets (two cells with one barcode)."
-        ),
+        "Drop cells with more expressed genes than this. Look at the violins of the report",
+        "first: a long, thin upper tail is often doublets (two cells with one barcode).",
     )
-    min_counts: NonNegative | None = Field(
+    min_counts: NonNegative | None = described(
+        None, "Drop cells with fewer counts (UMIs) than this. 500 to 1000 is usual for droplets."
+    )
+    max_counts: NonNegative | None = described(
+        None, "Drop cells with more counts (UMIs) than this."
+    )
+    max_pct_mt: Percent | None = described(
         None,
-        description=(
-            "Drop cells with fewer counts (UMIs) than this. 500 to 1000 is usual for droplets."
-        ),
+        "Drop cells with more than this percentage of their counts in mitochondrial genes.",
+        "5 to 20 is usual: damaged cells lose other RNA first. Muscle and liver cells need a",
+        "higher bound.",
     )
-    max_counts: NonNegative | None = Field(
-        None, description="Drop cells with more counts (UMIs) than this."
-    )
-    max_pct_mt: Percent | None = Field(
-        None,
-        description=(
-            "Drop cells with more than this percentage of their counts in mitochondrial genes. "
-            "5 to 20 is usual: damaged cells lose other RNA first. Muscle and liver cells need a "
-            "higher bound."
-        ),
-    )
-    mt_prefix: Text = Field(
+    mt_prefix: Text = described(
         "MT-",
-        description=(
-            "Prefix of the names of mitochondrial genes: MT- in human, mt- in mouse, GRCh38_MT- "
-            "behind a genome."
-        ),
+        "Prefix of the names of mitochondrial genes: MT- in human, mt- in mouse, GRCh38_MT-",
+        "behind a genome.",
     )
-    gene_names: Text | None = Field(
+    gene_names: Text | None = described(
         None,
-        description=(
-            "The var column with gene symbols, for example feature_name or gene_symbols, for "
-            "plates whose var is indexed by gene ids. null: the index of var."
-        ),
+        "The var column with gene symbols, for example feature_name or gene_symbols, for",
+        "plates whose var is indexed by gene ids. null: the index of var.",
     )
-    min_cells: NonNegative | None = Field(
+    min_cells: NonNegative | None = described(
         None,
-        description=(
-            "A gene must be expressed in this many of a plate's kept cells to be chosen as highly "
-            "variable on that plate. 3 to 10 excludes noise."
-        ),
+        "A gene must be expressed in this many of a plate's kept cells to be chosen as highly",
+        "variable on that plate. 3 to 10 excludes noise.",
     )
-    drop_rare_genes: Positive | None = Field(
+    drop_rare_genes: Positive | None = described(
         None,
-        description=(
-            "Ignore genes that fewer than this many of a plate's cells express: their counts do "
-            "not add to a cell's depth, and they cannot be highly variable. All cells of the "
-            "plate count, also those that QC drops; the bounds above use all genes. Reads the "
-            "plate once more."
-        ),
+        "Ignore genes that fewer than this many of a plate's cells express: their counts do",
+        "not add to a cell's depth, and they cannot be highly variable. All cells of the",
+        "plate count, also those that QC drops; the bounds above use all genes. Reads the",
+        "plate once more.",
     )
 
     @model_validator(mode="after")
@@ -246,52 +213,42 @@ class QC(Section):
 class Normalize(Section):
     """Normalization of the cells' depth."""
 
-    target_sum: AboveZero | None = Field(
+    target_sum: AboveZero | None = described(
         None,
-        description=(
-            "Scale every cell to this many counts before the logarithm, for example 10000. null: "
-            "the median of the plate's kept, non-empty cells, which changes the data least."
-        ),
+        "Scale every cell to this many counts before the logarithm, for example 10000. null:",
+        "the median of the plate's kept, non-empty cells, which changes the data least.",
     )
 
 
 class HVG(Section):
     """Highly variable genes (HVG) of each plate."""
 
-    flavor: Literal["seurat", "cell_ranger", "seurat_v3"] = Field(
+    flavor: Literal["seurat", "cell_ranger", "seurat_v3"] = described(
         "seurat",
-        description=(
-            "Method that ranks the genes, as in scanpy: seurat is the usual one. seurat_v3 ranks "
-            "raw counts and reads them twice."
-        ),
+        "Method that ranks the genes, as in scanpy: seurat is the usual one. seurat_v3 ranks",
+        "raw counts and reads them twice.",
     )
-    n_top_genes: Positive = Field(
+    n_top_genes: Positive = described(
         2000,
-        description=(
-            "Highly variable genes per plate. 1000 to 5000 is usual: more genes separate finer "
-            "states and cost memory and time."
-        ),
+        "Highly variable genes per plate. 1000 to 5000 is usual: more genes separate finer",
+        "states and cost memory and time.",
     )
 
 
 class Consensus(Section):
     """Genes of the atlas."""
 
-    n_top_genes: Positive | None = Field(
+    n_top_genes: Positive | None = described(
         None,
-        description=(
-            "Genes of the atlas: those that are highly variable on most plates, of equally many "
-            "plates those with the better median rank. null: one and a half times "
-            "hvg.n_top_genes, or all genes that min_plates allows if that is given."
-        ),
+        "Genes of the atlas: those that are highly variable on most plates, of equally many",
+        "plates those with the better median rank. null: one and a half times",
+        "hvg.n_top_genes, or all genes that min_plates allows if that is given.",
     )
-    min_plates: MinPlates = Field(
+    min_plates: MinPlates = described(
         None,
-        description=(
-            "The atlas has only genes that are highly variable on at least this many plates, or "
-            "on this share of the plates, or on both, as in [3, 10%]. More plates give fewer, more "
-            "reproducible genes. The number cannot exceed the number of plates. null: 1."
-        ),
+        "The atlas has only genes that are highly variable on at least this many plates, or",
+        "on this share of the plates, or on both, as in [3, 10%]. More plates give fewer, more",
+        "reproducible genes. The number cannot exceed the number of plates. null: 1.",
         examples=["10%"],
     )
 

@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from scatlas.errors import ConfigError, InputError
 from scatlas.io.files.text_matrix import TextMatrix, is_text_matrix
 from scatlas.io.zarr_writer.node_metadata import is_storable
+from scatlas.workflow.config.values import described
 
 __all__ = ["Plate", "read_plates"]
 
@@ -85,44 +86,34 @@ class Plate(BaseModel):
             "or gs://... Paths must be unique."
         )
     )
-    n_cells: Annotated[int, Field(ge=1)] | None = Field(
+    n_cells: Annotated[int, Field(ge=1)] | None = described(
         None,
-        description=(
-            "Number of cells, if known: sets the memory and run time that the plate's jobs "
-            "request. Otherwise they follow from the size of the file."
-        ),
+        "Number of cells, if known: sets the memory and run time that the plate's jobs",
+        "request. Otherwise they follow from the size of the file.",
     )
-    counts: Annotated[str, Field(pattern=COUNTS)] | None = Field(
+    counts: Annotated[str, Field(pattern=COUNTS)] | None = described(
         None,
-        description=(
-            "Where the raw counts are: X, raw, layers/NAME or genome/NAME. Empty: as source.counts "
-            "of the config says."
-        ),
+        "Where the raw counts are: X, raw, layers/NAME or genome/NAME. Empty: as source.counts",
+        "of the config says.",
     )
-    fractional: Literal["refuse", "round"] | None = Field(
+    fractional: Literal["refuse", "round"] | None = described(
         None,
-        description=(
-            "What to do with fractional counts: refuse or round. Empty: as source.fractional of "
-            "the config says."
-        ),
+        "What to do with fractional counts: refuse or round. Empty: as source.fractional of",
+        "the config says.",
     )
-    s3_profile: str | None = Field(
+    s3_profile: str | None = described(
         None,
-        description=(
-            "Profile of ~/.aws/config for an s3:// address: its credentials, region and "
-            "endpoint_url, the server."
-        ),
+        "Profile of ~/.aws/config for an s3:// address: its credentials, region and",
+        "endpoint_url, the server.",
     )
-    s3_requester_pays: Literal["yes"] | None = Field(
-        None, description="yes: your account pays for the transfer from an s3:// address."
+    s3_requester_pays: Literal["yes"] | None = described(
+        None, "yes: your account pays for the transfer from an s3:// address."
     )
-    labels: dict[str, str] = Field(
+    labels: dict[str, str] = described(
         {},
-        description=(
-            "Any further column: a label of the plate, such as its donor or date, which becomes "
-            "an obs column. Where it is empty, the plate keeps its own obs column of that name, "
-            "if it has one."
-        ),
+        "Any further column: a label of the plate, such as its donor or date, which becomes",
+        "an obs column. Where it is empty, the plate keeps its own obs column of that name,",
+        "if it has one.",
     )
 
     @property
@@ -146,10 +137,7 @@ def read_plates(
 ) -> list[Plate]:
     """Read and check the plates of a sheet, of a folder (of Cell Ranger's matrices of the same
     cells the filtered one counts, and HDF5 before text) or of a pattern of their paths.
-
-    A sheet has the columns ``plate`` and ``path``, optionally ``n_cells``, ``counts``,
-    ``fractional`` and any labels. ``check_files`` refuses local files that do not exist, but for
-    those in ``generated``.
+    ``check_files`` refuses local files that do not exist, but for those in ``generated``.
     """
     path, found = Path(path), _find_files(str(path))
     header, rows = (["plate", "path"], found) if found else _read_rows(path)
@@ -160,17 +148,15 @@ def read_plates(
         plate = _parse_plate(f"{path}, row {number}", dict(zip(header, values, strict=True)))
         if plate.plate in row_of and found:
             first_path = plates[row_of[plate.plate] - 1].path
-            msg = (
+            raise ConfigError(
                 f"{plate.path}: plate {plate.plate!r}, which {first_path} is, too: give one file "
                 "per sample, or name the plates in a plate sheet"
             )
-            raise ConfigError(msg)
         if plate.plate in row_of:
-            msg = (
+            raise ConfigError(
                 f"{path}: plate {plate.plate!r} is in rows {row_of[plate.plate]} and "
                 f"{number}; give each plate another name"
             )
-            raise ConfigError(msg)
         row_of[plate.plate] = number
         is_generated = generated is not None and Path(plate.path).is_relative_to(generated)
         may_be_missing = not check_files or plate.is_remote or is_generated
@@ -178,19 +164,16 @@ def read_plates(
             folder = f"paths start from the working folder {Path.cwd()}"
             mend = WINDOWS if is_windows_path(plate.path) else folder
             which = f"{plate.path} of plate {plate.plate!r}"
-            msg = f"{path}, row {number}: {which} does not exist; {mend}"
-            raise ConfigError(msg)
+            raise ConfigError(f"{path}, row {number}: {which} does not exist; {mend}")
         first = row_of_file.setdefault(_file_identity(plate), number)
         if first != number:
-            msg = (
+            raise ConfigError(
                 f"{path}: rows {first} and {number} name the same data, {plate.path}: each cell "
                 "would be in the atlas twice; remove one row"
             )
-            raise ConfigError(msg)
         plates.append(plate)
     if not plates:
-        msg = f"{path} lists no plate; add a row for each plate below the header"
-        raise ConfigError(msg)
+        raise ConfigError(f"{path} lists no plate; add a row for each plate below the header")
     return plates
 
 
@@ -239,8 +222,7 @@ def without_lists(paths: list[str]) -> list[str]:
         if Path(path).is_dir() or not (text := TextMatrix.find(path)):
             continue
         if (first := by_list.setdefault(str(text.cells), path)) != path:
-            msg = f"{path}: it counts the same cells as {first}: give one of them"
-            raise InputError(msg)
+            raise InputError(f"{path}: it counts the same cells as {first}: give one of them")
         by_list[str(text.genes)] = path
     return [path for path in paths if path not in by_list]
 
@@ -301,8 +283,7 @@ def _read_rows(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     try:
         text = path.read_text("utf-8-sig")
     except FileNotFoundError:
-        msg = f"{path}: there is no such plate sheet"
-        raise ConfigError(msg) from None
+        raise ConfigError(f"{path}: there is no such plate sheet") from None
     except UnicodeDecodeError:
         msg = f"{path} is not a text file: save the plate sheet as tab-separated text (UTF-8)"
         raise ConfigError(msg) from None
@@ -321,8 +302,7 @@ def _read_rows(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
         if not is_storable(name) or name == "labels" or header.count(name) > 1:  # field of `Plate`
             problem = f"column {name!r} occurs twice" if header.count(name) > 1 else ""
             problem = problem or f"a column cannot be called {name!r}"
-            msg = f"{path}: {problem}; rename it"
-            raise ConfigError(msg)
+            raise ConfigError(f"{path}: {problem}; rename it")
         if name.startswith("s3_") and name not in Plate.model_fields:
             msg = f"{path}: {name!r} is no option of s3:// addresses: rename the column"
             raise ConfigError(msg)
@@ -345,11 +325,10 @@ def _without_empty_columns(
         if n_needed <= len(row) < n_named and not any("\t" in cell for cell in row):
             row += [""] * (n_named - len(row))
         if len(row) != n_named:
-            msg = (
+            raise ConfigError(
                 f"{path}, row {number}: {len(row)} cells, but the header has {n_named}; "
                 "separate cells by one tab"
             )
-            raise ConfigError(msg)
     used = [i for i in range(n_named) if header[i] or any(row[i] for _, row in rows)]
     return [header[i] for i in used], [(number, [row[i] for i in used]) for number, row in rows]
 
@@ -360,11 +339,10 @@ def _split_row(path: Path, number: int, line: str) -> list[str]:
             cell.strip() for row in csv.reader([line], delimiter="\t", strict=True) for cell in row
         ]
     except csv.Error:
-        msg = (
+        raise ConfigError(
             f'{path}, row {number}: a quote (") begins a cell and does not end it in the same '
             "row: remove the quotes"
-        )
-        raise ConfigError(msg) from None
+        ) from None
 
 
 def _file_identity(plate: Plate) -> object:

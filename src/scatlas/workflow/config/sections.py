@@ -1,8 +1,8 @@
 """The sections of the config: keys, types, defaults and what each key means.
 
-Everything else that knows the keys follows from the models here: ``config/config.yaml`` and the key
-table of ``config/README.md`` (``python -m scatlas.workflow.config.generate --write``), the JSON
-schemas for editors, which are built with the documentation, and the options of the scripts
+Everything else that knows the keys follows from the models here: ``config/config.yaml``
+(``python -m scatlas.workflow.config.generate --write``), the table of keys and the JSON schemas for
+editors, which are built with the documentation, and the options of the scripts
 (`scatlas.workflow.config.cli_options`).
 """
 
@@ -27,7 +27,14 @@ from scatlas.workflow.config.atlas_sections import (
 )
 from scatlas.workflow.config.plate_sections import HVG, QC, Consensus, Normalize, Plates, Source
 from scatlas.workflow.config.plate_sheet import expand_home
-from scatlas.workflow.config.values import NonNegative, Positive, Section, Text, local_file
+from scatlas.workflow.config.values import (
+    NonNegative,
+    Positive,
+    Section,
+    Text,
+    described,
+    local_file,
+)
 
 if TYPE_CHECKING:
     from typing import Self
@@ -40,8 +47,7 @@ def _folder(text: str) -> str:
         raise ValueError(msg)
     path = text.rstrip("/") if is_address else expand_home(text)
     if set(path) & set("{}"):
-        msg = f"{text!r}: a folder for results cannot have braces in its name"
-        raise ValueError(msg)
+        raise ValueError(f"{text!r}: a folder for results cannot have braces in its name")
     if is_address:
         return path
     return Path(path).as_posix()  # "results/" and "./results" name the same outputs as "results"
@@ -56,267 +62,216 @@ def _text_or_section(schema: dict[str, Any]) -> None:
 class Pseudobulk(Section):
     """Raw counts summed by plate and group."""
 
-    by: Annotated[list[Text], Field(min_length=1)] = Field(
+    by: Annotated[list[Text], Field(min_length=1)] = described(
         ["cell_line", "drug"],
-        description=(
-            "The obs columns that define the groups, within each plate. Cells without a value in "
-            "one of them are left out."
-        ),
+        "The obs columns that define the groups, within each plate. Cells without a value in",
+        "one of them are left out.",
     )
 
 
 class Markers(Section):
     """Marker genes of groups of cells."""
 
-    by: list[Text] = Field(
+    by: list[Text] = described(
         ["leiden"],
-        description=(
-            "The obs columns whose values are groups: leiden, plate, labels of the plate sheet, "
-            "columns of all plates. Each group is compared with all other cells that have a value. "
-            "[]: no marker genes."
-        ),
+        "The obs columns whose values are groups: leiden, plate, labels of the plate sheet,",
+        "columns of all plates. Each group is compared with all other cells that have a value.",
+        "[]: no marker genes.",
     )
-    n_genes: Positive = Field(100, description="Marker genes of each group in the table.")
-    wilcoxon: bool = Field(
+    n_genes: Positive = described(100, "Marker genes of each group in the table.")
+    wilcoxon: bool = described(
         False,
+        "Also rank the atlas's genes by Wilcoxon rank sums of the sampled cells:",
+        "tables/markers_wilcoxon.tsv.",
         strict=True,
-        description=(
-            "Also rank the atlas's genes by Wilcoxon rank sums of the sampled cells: "
-            "tables/markers_wilcoxon.tsv."
-        ),
     )
 
 
 class Doublets(Section):
     """Doublets: two cells with one barcode."""
 
-    by: Text | None = Field(
+    by: Text | None = described(
         None,
-        description=(
-            "The obs column with the capture of each cell (lane, sublibrary): the two cells of a "
-            "doublet come from one capture. null: the plate is one capture."
-        ),
+        "The obs column with the capture of each cell (lane, sublibrary): the two cells of a",
+        "doublet come from one capture. null: the plate is one capture.",
     )
-    expected_doublet_rate: Annotated[float, Field(strict=True, gt=0, lt=1)] = Field(
+    expected_doublet_rate: Annotated[float, Field(strict=True, gt=0, lt=1)] = described(
         0.05,
-        description=(
-            "Expected doublet rate of the protocol, for example 0.08 for 10,000 cells in a "
-            "droplet lane."
-        ),
+        "Expected doublet rate of the protocol, for example 0.08 for 10,000 cells in a",
+        "droplet lane.",
     )
-    threshold: Annotated[float, Field(strict=True, gt=0, lt=1)] | None = Field(
+    threshold: Annotated[float, Field(strict=True, gt=0, lt=1)] | None = described(
         None,
-        description=(
-            "Score above which a cell counts as a doublet. null: the minimum between the two modes "
-            "of the simulated doublets' scores; check it in the histogram of the report."
-        ),
+        "Score above which a cell counts as a doublet. null: the minimum between the two modes",
+        "of the simulated doublets' scores; check it in the histogram of the report.",
     )
-    filter: bool = Field(
+    filter: bool = described(
         False,
+        "Drop predicted doublets. false: keep them; obs has score and prediction.",
         strict=True,
-        description="Drop predicted doublets. false: keep them; obs has score and prediction.",
     )
 
 
 class Harmony(Section):
     """Batch correction by Harmony."""
 
-    key: Annotated[list[Text], Field(min_length=1)] = Field(
+    key: Annotated[list[Text], Field(min_length=1)] = described(
         ["plate"],
-        description=(
-            "The obs columns with the batches to correct for, such as plate, or donor of the "
-            "plate sheet. Real differences between the batches are removed, too: name no column "
-            "whose effect you study."
-        ),
+        "The obs columns with the batches to correct for, such as plate, or donor of the",
+        "plate sheet. Real differences between the batches are removed, too: name no column",
+        "whose effect you study.",
     )
-    n_pcs: Positive | None = Field(
-        None, description="Use only the first n_pcs components. null: all of pca.n_comps."
+    n_pcs: Positive | None = described(
+        None, "Use only the first n_pcs components. null: all of pca.n_comps."
     )
-    theta: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = Field(
-        2.0,
-        description="Strength of the correction: 0 is the weakest, 1 to 4 is usual.",
+    theta: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = described(
+        2.0, "Strength of the correction: 0 is the weakest, 1 to 4 is usual."
     )
-    max_iter_harmony: Positive = Field(10, description="Maximum of rounds; fewer on convergence.")
+    max_iter_harmony: Positive = described(10, "Maximum of rounds; fewer on convergence.")
 
 
 class Integrate(Harmony):
     """Batch correction of the components, with map, clusters and scores."""
 
-    cells: Literal["subset", "all"] = Field(
+    cells: Literal["subset", "all"] = described(
         "subset",
-        description=(
-            "subset: correct the cells of the sample. all: correct the whole atlas, which gets "
-            "obsm['X_pca_harmony']; this takes 3 kB of memory per cell with 50 components, 13 kB "
-            "with 300."
-        ),
+        "subset: correct the cells of the sample. all: correct the whole atlas, which gets",
+        "obsm['X_pca_harmony']; this takes 3 kB of memory per cell with 50 components, 13 kB",
+        "with 300.",
     )
-    umap: bool = Field(
-        True, strict=True, description="Also compute UMAP and clusters of the corrected cells."
+    umap: bool = described(
+        True, "Also compute UMAP and clusters of the corrected cells.", strict=True
     )
-    label: Text | None = Field(
+    label: Text | None = described(
         "cell_line",
-        description=(
-            "The obs column whose values should stay separate, such as the cell type: the scores "
-            "show whether the correction has mixed them. Ignored if the cells lack it. null: none."
-        ),
+        "The obs column whose values should stay separate, such as the cell type: the scores",
+        "show whether the correction has mixed them. Ignored if the cells lack it. null: none.",
     )
 
 
 class Report(Section):
     """Content of the report."""
 
-    colors: list[Text] = Field(
+    colors: list[Text] = described(
         ["cell_line", "plate", "drug", "leiden"],
-        description=(
-            "The obs columns that colour the UMAP, one picture per column. Columns that the plates "
-            "lack are left out."
-        ),
+        "The obs columns that colour the UMAP, one picture per column. Columns that the plates",
+        "lack are left out.",
     )
 
 
 class Explore(Section):
     """The map as a page that opens by a double click."""
 
-    columns: list[Text] = Field(
+    columns: list[Text] = described(
         [],
-        description=(
-            "The obs columns of the page explore.html. []: the 24 first ones with numbers, or with "
-            "2 to 10,000 categories."
-        ),
+        "The obs columns of the page explore.html. []: the 24 first ones with numbers, or with",
+        "2 to 10,000 categories.",
         examples=[["leiden", "plate", "drug"]],
     )
-    n_genes: NonNegative = Field(
+    n_genes: NonNegative = described(
         300,
-        description=(
-            "Genes of the page, of those of the atlas: the best markers of each group, and the "
-            "most variable ones."
-        ),
+        "Genes of the page, of those of the atlas: the best markers of each group, and the",
+        "most variable ones.",
     )
-    page: bool = Field(True, strict=True, description="false: no explore.html.")
-    points: Positive = Field(
+    page: bool = described(True, "false: no explore.html.", strict=True)
+    points: Positive = described(
         1_000_000,
-        description=(
-            "Cells of the sample on the page at most. Fewer, if the page would become too large."
-        ),
+        "Cells of the sample on the page at most. Fewer, if the page would become too large.",
     )
-    max_mb: Annotated[float, Field(strict=True, ge=3, le=100, allow_inf_nan=False)] = Field(
-        30.0, description="Size of the page at most, in MB."
+    max_mb: Annotated[float, Field(strict=True, ge=3, le=100, allow_inf_nan=False)] = described(
+        30.0, "Size of the page at most, in MB."
     )
 
 
 class Config(Section):
     """Config of a scatlas run. A missing key takes its default."""
 
-    plates: Plates = Field(
+    plates: Plates = described(
         Plates(),
-        description="The plate sheet, or a section with these keys.",
+        "The plate sheet, or a section with these keys.",
         json_schema_extra=_text_or_section,
     )
-    outdir: Annotated[Text, AfterValidator(_folder)] = Field(
+    outdir: Annotated[Text, AfterValidator(_folder)] = described(
         "results",
-        description=(
-            "The folder for all results. ~ is your home folder. An address, such as "
-            "s3://bucket/folder: the results are written to results/bucket/folder, and the atlas, "
-            "tables and figures are copied to the address at the end (docs/results.md)."
-        ),
+        "The folder for all results. ~ is your home folder. An address, such as",
+        "s3://bucket/folder: the results are written to results/bucket/folder, and the atlas,",
+        "tables and figures are copied to the address at the end (docs/results.md).",
     )
-    atlas: Annotated[Text, AfterValidator(expand_home), AfterValidator(local_file)] | None = Field(
-        None,
-        description=(
-            "A finished atlas.zarr, onto which the plates are mapped (docs/new-plates.md). The "
-            "settings of its record apply. null: the plates become a new atlas."
-        ),
+    atlas: Annotated[Text, AfterValidator(expand_home), AfterValidator(local_file)] | None = (
+        described(
+            None,
+            "A finished atlas.zarr, onto which the plates are mapped (docs/new-plates.md). The",
+            "settings of its record apply. null: the plates become a new atlas.",
+        )
     )
-    backend: Literal["auto", "cpu", "gpu"] = Field(
+    backend: Literal["auto", "cpu", "gpu"] = described(
         "auto",
-        description=(
-            "Device of the steps hvg, select_genes, pca, neighbors, umap, leiden and integrate; "
-            "the others run on the CPU. gpu: an NVIDIA GPU, or an error with the reason if none "
-            "can be used. auto: a GPU if one can be used and the plate has over 100 million "
-            "values, otherwise the CPU; the step's log gives the reason. "
-            "Both wait for GPUs that other jobs of this workflow use. CPU and GPU results agree "
-            "up to rounding (the UMAP in its shape, the clusters except for cells between two), "
-            "so a change of this key reruns no finished step; --forcerun does."
-        ),
+        "Device of the steps hvg, select_genes, pca, neighbors, umap, leiden and integrate;",
+        "the others run on the CPU. gpu: an NVIDIA GPU, or an error with the reason if none",
+        "can be used. auto: a GPU if one can be used and the plate has over 100 million",
+        "values, otherwise the CPU; the step's log gives the reason.",
+        "Both wait for GPUs that other jobs of this workflow use. CPU and GPU results agree",
+        "up to rounding (the UMAP in its shape, the clusters except for cells between two),",
+        "so a change of this key reruns no finished step; --forcerun does.",
     )
-    seed: Annotated[int, Field(strict=True, ge=0, le=2**32 - 1)] = Field(
+    seed: Annotated[int, Field(strict=True, ge=0, le=2**32 - 1)] = described(
         0,
-        description=(
-            "Random seed of the sample, UMAP, Leiden, Harmony and simulated doublets: the same "
-            "seed gives the same result (Leiden on a GPU: almost the same)."
-        ),
+        "Random seed of the sample, UMAP, Leiden, Harmony and simulated doublets: the same",
+        "seed gives the same result (Leiden on a GPU: almost the same).",
     )
-    source: Source = Field(Source(), description="Content of the plates' files.")
-    qc: QC = Field(QC(), description="Which cells and genes are kept. null: no bound.")
-    genes: GeneRule = Field(
+    source: Source = described(Source(), "Content of the plates' files.")
+    qc: QC = described(QC(), "Which cells and genes are kept. null: no bound.")
+    genes: GeneRule = described(
         "same",
-        description=(
-            "same: all plates must have the same genes in the same order. intersect: use the genes "
-            "that every plate has, in the order of the first plate. union: use the genes of any "
-            "plate; on plates that lack a gene its counts are zero."
-        ),
+        "same: all plates must have the same genes in the same order. intersect: use the genes",
+        "that every plate has, in the order of the first plate. union: use the genes of any",
+        "plate; on plates that lack a gene its counts are zero.",
     )
-    doublets: Doublets | None = Field(
+    doublets: Doublets | None = described(
         None,
-        description=(
-            "Find doublets among the kept cells of each plate by Scrublet: doublet_score and "
-            "predicted_doublet in the obs of the atlas. null: off."
-        ),
+        "Find doublets among the kept cells of each plate by Scrublet: doublet_score and",
+        "predicted_doublet in the obs of the atlas. null: off.",
     )
-    normalize: Normalize = Field(Normalize(), description="Normalization of the cells' depth.")
-    hvg: HVG = Field(HVG(), description="Highly variable genes (HVG) of each plate.")
-    consensus: Consensus = Field(Consensus(), description="Genes of the atlas.")
-    scale: Scale | None = Field(
+    normalize: Normalize = described(Normalize(), "Normalization of the cells' depth.")
+    hvg: HVG = described(HVG(), "Highly variable genes (HVG) of each plate.")
+    consensus: Consensus = described(Consensus(), "Genes of the atlas.")
+    scale: Scale | None = described(
         None,
-        description=(
-            "Scale genes to unit variance before PCA: weakly expressed genes then weigh as much as "
-            "strongly expressed ones. null: no scaling."
-        ),
+        "Scale genes to unit variance before PCA: weakly expressed genes then weigh as much as",
+        "strongly expressed ones. null: no scaling.",
     )
-    pca: PCA = Field(PCA(), description="Principal components of the merged plates.")
-    subset: Subset = Field(Subset(), description="Sample of cells for the map and the clusters.")
-    neighbors: Neighbors = Field(
-        Neighbors(), description="Graph of similar cells, for UMAP and Leiden."
-    )
-    umap: UMAP = Field(UMAP(), description="Two-dimensional map of the sample.")
-    leiden: Leiden = Field(Leiden(), description="Clusters of the sample.")
-    map: Map = Field(Map(), description="Map and clusters of all cells.")
-    markers: Markers = Field(
+    pca: PCA = described(PCA(), "Principal components of the merged plates.")
+    subset: Subset = described(Subset(), "Sample of cells for the map and the clusters.")
+    neighbors: Neighbors = described(Neighbors(), "Graph of similar cells, for UMAP and Leiden.")
+    umap: UMAP = described(UMAP(), "Two-dimensional map of the sample.")
+    leiden: Leiden = described(Leiden(), "Clusters of the sample.")
+    map: Map = described(Map(), "Map and clusters of all cells.")
+    markers: Markers = described(
         Markers(),
-        description=(
-            "Marker genes: tables/markers.tsv and figures, by Welch's t-test on all genes of the "
-            "plates."
-        ),
+        "Marker genes: tables/markers.tsv and figures, by Welch's t-test on all genes of the",
+        "plates.",
     )
-    by_gene: Annotated[bool, Field(strict=True)] = Field(
+    by_gene: Annotated[bool, Field(strict=True)] = described(
         True,
-        description=(
-            "Also write X of the atlas gene after gene, by_gene.zarr, for sa.get.gene, cellxgene "
-            "and Vitessce. It takes as much disk as X of the atlas, about 1 kB per cell."
-        ),
+        "Also write X of the atlas gene after gene, by_gene.zarr, for sa.get.gene, cellxgene",
+        "and Vitessce. It takes as much disk as X of the atlas, about 1 kB per cell.",
     )
-    pseudobulk: Pseudobulk | None = Field(
+    pseudobulk: Pseudobulk | None = described(
         None,
-        description=(
-            "Also sum the raw counts of the kept cells by plate and group, for all genes: "
-            "pseudobulk.h5ad. null: off."
-        ),
+        "Also sum the raw counts of the kept cells by plate and group, for all genes:",
+        "pseudobulk.h5ad. null: off.",
     )
-    integrate: Integrate | None = Field(
+    integrate: Integrate | None = described(
         None,
-        description=(
-            "Correct the components for differences between plates by Harmony: integrated.h5ad, "
-            "with obsm['X_pca_harmony'], pictures before and after, and scores. null: off."
-        ),
+        "Correct the components for differences between plates by Harmony: integrated.h5ad,",
+        "with obsm['X_pca_harmony'], pictures before and after, and scores. null: off.",
     )
-    new_plates: NewPlates = Field(
-        NewPlates(), description="With atlas: how the plates are mapped onto it."
+    new_plates: NewPlates = described(NewPlates(), "With atlas: how the plates are mapped onto it.")
+    report: Report = described(Report(), "Content of the report.")
+    explore: Explore = described(
+        Explore(), "explore.html: the map as a page that opens by a double click."
     )
-    report: Report = Field(Report(), description="Content of the report.")
-    explore: Explore = Field(
-        Explore(), description="explore.html: the map as a page that opens by a double click."
-    )
-    compute: Compute = Field(Compute(), description="Memory and devices of a job.")
+    compute: Compute = described(Compute(), "Memory and devices of a job.")
 
     @field_validator(
         *("source", "qc", "normalize", "hvg", "consensus", "pca", "subset"),
@@ -332,40 +287,36 @@ class Config(Section):
     @model_validator(mode="after")
     def _check_sample(self) -> Self:
         if self.map.method == "full" and self.subset.n_cells is not None:
-            msg = (
+            raise ValueError(
                 "map.method is full, which takes all cells, but subset.n_cells is given: leave "
                 "one of them out"
             )
-            raise ValueError(msg)
         return self
 
     @model_validator(mode="after")
     def _check_neighbor_components(self) -> Self:
         n_pcs = self.neighbors.n_pcs
         if n_pcs is not None and n_pcs > self.pca.n_comps:
-            msg = (
+            raise ValueError(
                 f"neighbors.n_pcs ({n_pcs}) is above pca.n_comps ({self.pca.n_comps}): compute "
                 "more components or use fewer"
             )
-            raise ValueError(msg)
         return self
 
     @model_validator(mode="after")
     def _check_harmony_components(self) -> Self:
         harmony = self.integrate.n_pcs if self.integrate else None
         if harmony is not None and harmony > self.pca.n_comps:
-            msg = (
+            raise ValueError(
                 f"integrate.n_pcs ({harmony}) is above pca.n_comps ({self.pca.n_comps}): compute "
                 "more components or use fewer"
             )
-            raise ValueError(msg)
         n_pcs = self.neighbors.n_pcs
         if harmony is not None and n_pcs is not None and n_pcs > harmony:
-            msg = (
+            raise ValueError(
                 f"neighbors.n_pcs ({n_pcs}) is above integrate.n_pcs ({harmony}): neighbours "
                 "are found among the corrected components, too; correct as many"
             )
-            raise ValueError(msg)
         return self
 
     @model_validator(mode="after")
@@ -375,6 +326,12 @@ class Config(Section):
             msg = f"compute.cluster.kind is {kind}, but backend is {self.backend}: change one"
             raise ValueError(msg)
         return self
+
+    @property
+    def switched_on(self) -> list[str]:
+        """Keys that are null by default and have a value."""
+        fields = type(self).model_fields.items()
+        return [key for key, field in fields if field.default is None and getattr(self, key)]
 
     @property
     def harmony(self) -> Harmony | None:

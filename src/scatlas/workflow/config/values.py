@@ -46,11 +46,9 @@ def _check_size(text: str, min_bytes: int, too_small: str, *, examples: str) -> 
     try:
         n_bytes = parse_bytes(text)
     except ValueError:
-        msg = f"{text!r} is not a size: write for example {examples}"
-        raise ValueError(msg) from None
+        raise ValueError(f"{text!r} is not a size: write for example {examples}") from None
     if n_bytes < min_bytes:
-        msg = f"{text!r} {too_small}"
-        raise ValueError(msg)
+        raise ValueError(f"{text!r} {too_small}")
     return text
 
 
@@ -63,11 +61,10 @@ def _check_min_plates(value: Any) -> Any:
         is_number = isinstance(entry, int) and not isinstance(entry, bool) and entry >= 1
         is_share = isinstance(entry, str) and re.fullmatch(r"\d+(\.\d+)?%", entry)
         if not is_number and not (is_share and 0 < float(entry[:-1]) <= 100):
-            msg = (
+            raise ValueError(
                 f"{entry!r} is neither a number of plates (at least 1) nor a share of them: write "
                 "for example 3, 10% or [3, 10%]"
             )
-            raise ValueError(msg)
     return value
 
 
@@ -89,6 +86,11 @@ MinPlates = Annotated[
 Query = Annotated[Text, AfterValidator(_check_query)]
 GpuMemory = Annotated[Text, AfterValidator(_check_memory_limit)]
 MapMemory = Annotated[Text, AfterValidator(_check_map_memory)]
+
+
+def described(default: Any, *lines: str, **more: Any) -> Any:
+    """A key with its default and what it means, in lines; ``more`` as in pydantic's Field."""
+    return Field(default, description=" ".join(lines), **more)
 
 
 class Section(BaseModel):
@@ -153,8 +155,7 @@ def query_columns(query: str) -> list[str]:
     )
     columns = list(dict.fromkeys(quoted.get(node.id, node.id) for node in names))
     if not columns:
-        msg = f"{query!r} names no obs column: write for example pass_filter == 'full'"
-        raise ValueError(msg)
+        raise ValueError(f"{query!r} names no obs column: write for example pass_filter == 'full'")
     return columns
 
 
@@ -179,8 +180,7 @@ def _parse(query: str) -> tuple[ast.Expression, dict[str, str]]:
     text = _STRING_LITERALS.sub("''", text)
     text = text.replace("&", " and ").replace("|", " or ")  # as pandas reads them
     if re.search(r"(?<![=!<>])=(?!=)", text):
-        msg = f"{query!r} is not a query: compare with == instead of ="
-        raise ValueError(msg)
+        raise ValueError(f"{query!r} is not a query: compare with == instead of =")
     try:
         tree = ast.parse(text, mode="eval")
     except (SyntaxError, ValueError):

@@ -2,6 +2,7 @@
 
 from scatlas.workflow.explore._build import build
 from scatlas.workflow.explore._cells import MapCells, count_pixels
-from scatlas.workflow.explore._choose import certain_columns, choose, choose_genes
+from scatlas.workflow.explore._choose import certain_columns, choose, choose_genes, read_markers
 
 __all__ = ["MapCells", "build", "certain_columns", "choose", "choose_genes", "count_pixels"]
+__all__ += ["read_markers"]

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from scatlas.io import atomic_path
 from scatlas.matrix.map_pixels import FIXED_POINT, MEANS_SIDE, SIDE, box_of
+from scatlas.workflow.explore._choose import read_markers
 from scatlas.workflow.explore._pack import (
     Points,
     block_tags,
@@ -167,8 +167,7 @@ def _markers(
     """Column, level and genes of each group whose markers are on the page."""
     if markers is None:
         return []
-    text = dict.fromkeys(("by", "group", "names"), str)
-    table = pd.read_csv(markers, sep="\t", dtype=text, keep_default_na=False)
+    table = read_markers(markers)
     gene_of = {name: i for i, name in enumerate(genes)}
     groups = []
     for i, column in enumerate(columns):

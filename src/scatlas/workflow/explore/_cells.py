@@ -177,9 +177,7 @@ def count_pixels(
     return MapPixels(everywhere, levels, wide_cells, sums, numbers)
 
 
-def _sum_numbers(
-    parts: Iterable[tuple[NDArray[np.int64], NDArray[np.int64]]],
-) -> NDArray[np.int64]:
+def _sum_numbers(parts: Iterable[tuple[NDArray[np.int64], NDArray[np.int64]]]) -> NDArray[np.int64]:
     """Sums of the codes of numbers, and cells with a number, by pixel."""
     sums = np.zeros((2, MEANS_SIDE**2))  # whole numbers, far below 2**53
     for pixel, codes in parts:

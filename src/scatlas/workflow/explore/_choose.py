@@ -84,18 +84,16 @@ def choose_columns(
     columns = []
     for name in dict.fromkeys(wanted):
         if name not in known:
-            msg = (
+            raise InputError(
                 f"{sample.path} has no obs column {name!r}, which explore.columns names; it has "
                 f"{', '.join(known)}"
             )
-            raise InputError(msg)
         described = _describe(cells, sample, name)
         if described is None:
-            msg = (
+            raise InputError(
                 f"{sample.path}: obs[{name!r}], which explore.columns names, has more than "
                 f"{_MAX_LEVELS:,} values or none: leave it out"
             )
-            raise InputError(msg)
         columns.append(described)
     return columns
 
@@ -154,12 +152,17 @@ def _as_numbers(values: Any) -> NDArray[np.float64]:
     return pd.Series(values).to_numpy(np.float64, na_value=np.nan)
 
 
+def read_markers(path: Path) -> pd.DataFrame:
+    """Rows of ``markers.tsv``; names may look like numbers or gaps."""
+    text = dict.fromkeys(("by", "group", "names"), str)
+    return pd.read_csv(path, sep="\t", dtype=text, keep_default_na=False)
+
+
 def choose_genes(var: pd.DataFrame, markers: Path | None, n_genes: int) -> list[str]:
     """Genes of the page: two thirds markers of all groups in turn, then the variable ones."""
     chosen: list[str] = []
     if markers is not None:
-        text = dict.fromkeys(("by", "group", "names"), str)
-        table = pd.read_csv(markers, sep="\t", dtype=text, keep_default_na=False)
+        table = read_markers(markers)
         table = table[table["names"].isin(var.index)].sort_values("rank", kind="stable")
         chosen = list(dict.fromkeys(table["names"]))[: int(n_genes * _MARKERS_SHARE)]
     by = [name for name in _VARIABLE if name in var]

@@ -115,10 +115,7 @@ def compare_plates(results: Results) -> PlateComparison:
 
 
 def _quality(
-    writer: ReportWriter,
-    results: Results,
-    comparison: PlateComparison,
-    links: Links,
+    writer: ReportWriter, results: Results, comparison: PlateComparison, links: Links
 ) -> Items:
     """Cells kept and removed, their metrics, the bounds, and doublets."""
     summaries = results.qc_summaries
@@ -191,12 +188,7 @@ def _components(writer: ReportWriter, results: Results) -> Items:
     ]
 
 
-def _maps(
-    writer: ReportWriter,
-    results: Results,
-    config: Mapping[str, Any],
-    links: Links,
-) -> Items:
+def _maps(writer: ReportWriter, results: Results, config: Mapping[str, Any], links: Links) -> Items:
     """Maps of the cells, and their clusters."""
     if results.atlas_map:
         return _maps_of_all(writer, results, results.atlas_map, config, links)
@@ -222,11 +214,7 @@ def _clusters(writer: ReportWriter, table: pd.DataFrame, links: Links) -> Table:
 
 
 def _maps_of_all(
-    writer: ReportWriter,
-    results: Results,
-    cells: AtlasMap,
-    config: Mapping[str, Any],
-    links: Links,
+    writer: ReportWriter, results: Results, cells: AtlasMap, config: Mapping[str, Any], links: Links
 ) -> Items:
     """Maps of all cells of the atlas; clusters by cell line and by plate."""
     colors = [*config["report"]["colors"], "leiden_share", "map_distance"]

@@ -134,7 +134,7 @@ class ReportWriter:
         if color is None:
             file, title, words = f"{name}.png", name, caption(self.captions, name)
         else:
-            title = file_name(color)
+            title = re.sub(r"[^\w.-]+", "_", color)  # a column may be called anything
             file, words = f"{name}/{title}.png", caption(self.captions, name, color=color)
         path = self.figures / file
         pl.save(draw(), path)
@@ -187,8 +187,7 @@ def caption(folder: Path, name: str, **wildcards: str) -> Markup:
 
     path = folder / f"{name}.rst"
     if not path.is_file():
-        msg = f"no caption {path}: write what the {name} shows there"
-        raise InputError(msg)
+        raise InputError(f"no caption {path}: write what the {name} shows there")
     template = Environment(autoescape=False, undefined=StrictUndefined).from_string(  # noqa: S701
         path.read_text("utf-8")
     )
@@ -196,14 +195,8 @@ def caption(folder: Path, name: str, **wildcards: str) -> Markup:
     try:
         parts = publish_parts(text, writer=Writer(), settings_overrides=_SETTINGS)
     except SystemMessage as error:
-        msg = f"{path} is not reStructuredText: {error}"
-        raise InputError(msg) from error
+        raise InputError(f"{path} is not reStructuredText: {error}") from error
     return Markup(parts["body"])  # noqa: S704 - made by docutils, with raw HTML switched off
-
-
-def file_name(column: str) -> str:
-    """Part of a file's name for a column, which may be called anything."""
-    return re.sub(r"[^\w.-]+", "_", column)
 
 
 def _rows(flat: pd.DataFrame, links: RowLinks) -> list[TableRow]:

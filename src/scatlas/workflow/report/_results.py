@@ -21,6 +21,7 @@ from scatlas.io import read_cells
 from scatlas.io.files.local_zarr import open_with_zarr_python
 from scatlas.io.tables.column import Column, ColumnCodes
 from scatlas.workflow.cell_filter import BOUNDS
+from scatlas.workflow.explore import read_markers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -167,11 +168,10 @@ class Results:
     def __post_init__(self) -> None:
         for name in ("summaries", "hvg"):
             if list(getattr(self, name)) != list(self.qc):
-                msg = (
+                raise InputError(
                     f"the plates of {name} ({', '.join(getattr(self, name))}) are not those of qc "
                     f"({', '.join(self.qc)}): give each plate to all three, in one order"
                 )
-                raise InputError(msg)
 
     @property
     def qc_tables(self) -> CellTables:
@@ -258,8 +258,8 @@ class Results:
 
     @cached_property
     def marker_table(self) -> pd.DataFrame:
-        text = dict.fromkeys(("by", "group", "names"), str)
-        return pd.read_csv(self.markers, sep="\t", dtype=text, keep_default_na=False)
+        assert self.markers is not None
+        return read_markers(self.markers)
 
     @cached_property
     def group_means(self) -> ad.AnnData:
