@@ -167,23 +167,29 @@ def gpu_memory(gpus: Sequence[int]) -> Callable[[], int]:
 
 def head(*packages: str) -> list[str]:
     """Lines above a result: command with the names alone of folders, date, machine, versions."""
+    import scatlas  # from a checkout, too, which is not installed
+
     words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]]
     command = shlex.join(["python", os.path.relpath(sys.argv[0], ROOT), *words])
-    git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
-    commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+    commit = _output("git", "-C", str(ROOT), "describe", "--always", "--dirty").strip()
     cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-    ask = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
-    gpus = []
-    with suppress(OSError, subprocess.CalledProcessError):  # no GPU
-        gpus = subprocess.run(ask, capture_output=True, text=True, check=True).stdout.splitlines()
+    ask = ("--query-gpu=name,driver_version,memory.total", "--format=csv,noheader")
+    gpus = _output("nvidia-smi", *ask).splitlines()
     cores, memory = len(os.sched_getaffinity(0)), psutil.virtual_memory().total / 1e9
-    versions = [f"{name} {version(name)}" for name in dict.fromkeys(["scatlas", *packages])]
+    versions = ", ".join(f"{name} {version(name)}" for name in packages)
     where = [cpu[1] if cpu else platform.machine(), f"{cores} cores, {memory:.0f} GB", *gpus]
     return [
         f"# {command}",
         f"# {time.strftime('%Y-%m-%d')}, commit {commit or 'unknown'}, {', '.join(where)}",
-        f"# Python {platform.python_version()}, {', '.join(versions)}",
+        f"# Python {platform.python_version()}, scatlas {scatlas.__version__}, {versions}",
     ]
+
+
+def _output(*command: str) -> str:
+    """What a command prints; nothing where it is not installed or fails."""
+    with suppress(OSError, subprocess.CalledProcessError):
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return ""
 
 
 def publish(lines: list[str], out: Path | None) -> None:

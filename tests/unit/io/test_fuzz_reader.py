@@ -118,18 +118,30 @@ def test_values_that_the_library_does_not_read(cases, monkeypatch):
     assert outcomes["lazy"].kind == "unlike"
 
 
+def leave_files(out):
+    out.mkdir(parents=True)
+
+
+def take_memory(out):
+    np.ones(fuzz_cases.MOST_MEMORY // 8 + 10**6)
+
+
 @pytest.mark.parametrize(
-    "error, kind",
+    "error, before, kind",
     [
-        (ValueError("no"), "foreign"),
-        (MemoryError(), "memory"),
-        (InputError("a sentence without the path"), "message"),
-        (InputError("{path}: two\nlines"), "message"),
-        (InputError("{path}: one sentence"), "error"),
+        (ValueError("no"), None, "foreign"),
+        (MemoryError(), None, "memory"),
+        (InputError("a sentence without the path"), None, "message"),
+        (InputError("{path}: two\nlines"), None, "message"),
+        (InputError("{path}: one sentence"), None, "error"),
+        (InputError("{path}: one sentence"), leave_files, "leftover"),
+        (InputError("{path}: one sentence"), take_memory, "memory"),
     ],
 )
-def test_errors(cases, monkeypatch, error, kind):
+def test_errors(cases, monkeypatch, error, before, kind):
     def load_plate(path, out, **_):
+        if before:
+            before(out)
         raise type(error)(str(error).format(path=path))
 
     monkeypatch.setattr(fuzz_cases, "load_plate", load_plate)
@@ -137,26 +149,6 @@ def test_errors(cases, monkeypatch, error, kind):
     result = cases.judge(0, "h5-gzip", good)
     assert result.outcomes["load"].kind == kind
     assert list(result.defects) == ([] if kind == "error" else ["load"])
-
-
-def test_files_left_after_an_error(cases, monkeypatch):
-    def load_plate(path, out, **_):
-        out.mkdir(parents=True)
-        raise InputError(f"{path}: no")
-
-    monkeypatch.setattr(fuzz_cases, "load_plate", load_plate)
-    good = Damage("", cases.bases["h5-gzip"].files[""], "nothing", guarded=False)
-    assert cases.judge(0, "h5-gzip", good).outcomes["load"].kind == "leftover"
-
-
-def test_memory(cases, monkeypatch):
-    def load_plate(path, out, **_):
-        np.ones(fuzz_cases.MOST_MEMORY // 8 + 10**6)
-        raise InputError(f"{path}: no")
-
-    monkeypatch.setattr(fuzz_cases, "load_plate", load_plate)
-    good = Damage("", cases.bases["h5-gzip"].files[""], "nothing", guarded=False)
-    assert cases.judge(0, "h5-gzip", good).outcomes["load"].kind == "memory"
 
 
 class Bad(Cases):
