@@ -11,12 +11,10 @@ Outcomes are appended to a file in the folder, and an interrupted run continues 
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
 import os
 import re
-import subprocess
 import sys
 import threading
 import time
@@ -30,7 +28,7 @@ if __name__ in ("__main__", "__mp_main__"):
     sys.path[:0] = [str(ROOT), str(ROOT / "src")]
     os.environ["PYTHONPATH"] = str(ROOT / "src")
 
-from run_side import machine, publish  # noqa: E402
+import runner  # noqa: E402
 
 from tests.chaos.atlas import Atlas, code_digest  # noqa: E402
 from tests.chaos.faults import KINDS, kind_of  # noqa: E402
@@ -40,16 +38,11 @@ ENDS = ("right", "sentence", "wrong", "skipped", "broken")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--faults", type=int, default=100, help="how many")
-    parser.add_argument("--first", type=int, default=0, help="number of the first fault")
-    parser.add_argument("--seed", type=int, default=0)
+    parser = runner.parser(__doc__, faults=100, first=0, seed=0, workers=1)
     parser.add_argument("--only", type=int, nargs="+", help="only these faults, with their output")
     parser.add_argument("--kind", choices=KINDS, help="only faults of this kind")
-    parser.add_argument("--workers", type=int, default=1, help="faults at the same time")
     parser.add_argument("--quick", action="store_true", help="few undisturbed builds, as in CI")
     parser.add_argument("--folder", type=Path, default=ROOT / "build/chaos", help="for atlases")
-    parser.add_argument("--out", type=Path, help="file for the table")
     args = parser.parse_args()
     folder = args.folder / code_digest()
     folder.mkdir(parents=True, exist_ok=True)
@@ -76,7 +69,7 @@ def main() -> int:
                 with journal.open("a") as stream:
                     stream.write(json.dumps(asdict(outcome)) + "\n")
             print(line(outcome), flush=True)
-    publish(report(outcomes, args.seed), args.out)
+    runner.publish(report(outcomes, args.seed), args.out)
     return any(outcome.end in ("wrong", "broken") for outcome in outcomes)
 
 
@@ -129,19 +122,10 @@ def line(outcome: Outcome) -> str:
 
 def report(outcomes: list[Outcome], seed: int) -> list[str]:
     """Lines of a result: machine, and the outcomes by kind of fault."""
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
     hours = sum(o.seconds for o in outcomes) / 3600
     ends = [end for end in ENDS if end in ENDS[:3] or any(o.end == end for o in outcomes)]
     lines = [
-        f"# commit {commit}",
-        f"# python {' '.join(sys.argv)}",
-        machine("scatlas", "anndata", "dask", "h5py", "numba", "numpy", "zarr", "snakemake"),
+        *runner.head("anndata", "dask", "h5py", "numba", "numpy", "zarr", "snakemake"),
         f"# {len(outcomes)} faults of seed {seed}, {hours:.1f} h of work",
         f"{'':<26}{'faults':>8}" + "".join(f"{end:>10}" for end in ends),
     ]

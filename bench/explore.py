@@ -9,7 +9,6 @@ the job ``explore``, the bytes of the page, and leaves it for a look or for the 
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -19,19 +18,18 @@ from pathlib import Path
 import anndata as ad
 import numpy as np
 import pandas as pd
+import runner
 from scipy import sparse
 
 from scatlas.io.files.hdf5_writing import write_h5ad
 
-ROOT = Path(__file__).parents[1]
 N_GENES, GENES_PER_CELL = 2000, 100
 LEVELS = {"leiden": 60, "plate": 14, "cell_line": 50, "drug": 380}
 _TOOK = ("seconds", "processor_seconds", "peak_memory_bytes")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--cells", type=int, default=1_000_000, help="cells of the atlas")
+    parser = runner.parser(__doc__, cells=1_000_000)
     parser.add_argument("--step", type=int, default=5, help="each n-th cell is in the sample")
     parser.add_argument("--folder", type=Path, required=True, help="folder for all files")
     args = parser.parse_args()
@@ -42,20 +40,17 @@ def main() -> None:
         write_h5ad(umap, cells[:: args.step].copy())
         with warnings.catch_warnings(action="ignore"):  # zarr-python and anndata announce changes
             cells.write_zarr(atlas)
-    run(args.folder, atlas, umap)
-
-
-def run(folder: Path, cells: Path, umap: Path) -> None:
-    """Run the script, and print what it took."""
-    manifest = folder / "explore.json"
-    command = [sys.executable, ROOT / "scripts/explore.py", "--cells", cells, "--umap", umap]
-    command += ["--html", folder / "explore.html", "--manifest", manifest, "--threads", "2"]
+    manifest = args.folder / "explore.json"
+    command = [sys.executable, runner.ROOT / "scripts/explore.py", "--cells", atlas, "--umap", umap]
+    command += ["--html", args.folder / "explore.html", "--manifest", manifest, "--threads", "2"]
     subprocess.run(command, check=True)
-    record = json.loads((folder / "runs/explore.json").read_text())
+    record = json.loads((args.folder / "runs/explore.json").read_text())
     facts = json.loads(manifest.read_text())
-    print(*(f"{key} {record[key]}" for key in _TOOK))
-    for name in ("bytes", "n_cells", "n_points", "n_gene_points", "n_genes"):
-        print(name, f"{facts[name]:,}")
+    lines = runner.head("anndata", "numpy", "zarr")
+    lines.append(" ".join(f"{key} {record[key]}" for key in _TOOK))
+    names = ("bytes", "n_cells", "n_points", "n_gene_points", "n_genes")
+    lines += [f"{name} {facts[name]:,}" for name in names]
+    runner.publish(lines, args.out)
 
 
 def simulate(n: int) -> ad.AnnData:

@@ -13,18 +13,17 @@ marked, and the exit status is 1 if there are any.
 
 from __future__ import annotations
 
-import argparse
 import fnmatch
 import gc
 import os
 import sys
 import time
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from run_side import machine, publish
+import runner
+from make_plates import cells_of_kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -157,22 +156,17 @@ FUNCTIONS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = runner.parser(__doc__, rounds=2)
     parser.add_argument("--shapes", nargs="*", help="CELLSxGENES; all by default")
     parser.add_argument("--only", nargs="*", default=["*"], help="names of functions, with * and ?")
     parser.add_argument("--quick", action="store_true", help="all shapes but the largest")
-    parser.add_argument("--rounds", type=int, default=2, help="least turns of each side")
-    parser.add_argument("--out", type=Path, help="file for the table")
     args = parser.parse_args()
     shapes = [
         shape
         for shape in SHAPES[: -1 if args.quick else None]
         if not args.shapes or f"{shape.n_cells}x{shape.n_genes}" in args.shapes
     ]
-    lines = [
-        f"# python {' '.join(sys.argv)}",
-        machine("scatlas", "scanpy", "anndata", "scikit-learn", "scipy", "numpy", "numba"),
-    ]
+    lines = runner.head("scanpy", "anndata", "scikit-learn", "scipy", "numpy", "numba")
     print(*lines, sep="\n")
     ratios = []
     start = time.perf_counter()
@@ -204,7 +198,7 @@ def main() -> None:
     ]
     print(*lines[-2:], sep="\n")
     if args.out:
-        publish(lines, args.out)
+        args.out.write_text("\n".join([*lines, ""]))
     sys.exit(int(min(ratios) < 1))
 
 
@@ -288,15 +282,7 @@ def simulate(shape: Shape) -> AnnData:
     for start in range(0, n_cells, 3000):
         cells = np.arange(start, min(start + 3000, n_cells))
         depth = rng.poisson(DEPTH, cells.size)
-        rows = np.repeat(np.arange(cells.size), depth)
-        genes = np.concatenate(
-            [
-                np.searchsorted(kinds[group[cell] % len(kinds)], rng.random(n))
-                for cell, n in zip(cells, depth, strict=True)
-            ]
-        )
-        ones = np.ones(genes.size, np.float32)
-        parts.append(sp.coo_matrix((ones, (rows, genes)), shape=(cells.size, n_genes)).tocsr())
+        parts.append(cells_of_kinds(rng, kinds, group[cells] % len(kinds), depth))
     counts = sp.vstack(parts, "csr")
     x = {"csr": counts.copy, "csc": counts.tocsc, "dense": counts.toarray}[shape.format]()
     batch = rng.integers(shape.n_batches, size=n_cells)

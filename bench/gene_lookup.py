@@ -9,7 +9,6 @@ The first read of each source is left out: it compiles and opens. The files are 
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
 import time
@@ -17,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import runner
 import scipy.sparse as sp
-from run_side import machine, publish
 
 import scatlas as sa
 from scatlas.io import CsrWriter, write_gene_copy
@@ -56,12 +55,10 @@ def milliseconds(source: object) -> list[float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--cells", type=int, default=1_000_000)
+    parser = runner.parser(__doc__, cells=1_000_000)
     parser.add_argument("--folder", type=Path, help="where to write; default: a temporary folder")
-    parser.add_argument("--out", type=Path, help="file for the result")
     args = parser.parse_args()
-    lines = ["# python bench/gene_lookup.py", machine("scatlas", "numpy", "zarr")]
+    lines = runner.head("numpy", "zarr")
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         atlas, copy = Path(folder) / "atlas.zarr", Path(folder) / "by_gene.zarr"
         n_values = write_atlas(atlas, args.cells)
@@ -76,7 +73,7 @@ def main() -> None:
                 f"one gene by {name}: median {statistics.median(found):.1f}, "
                 f"slowest {max(found):.1f} ms per million cells"
             )
-    publish(lines, args.out)
+    runner.publish(lines, args.out)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ most.
 
 from __future__ import annotations
 
-import argparse
 import resource
 import shutil
 import time
@@ -35,7 +34,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-from run_side import machine, publish
+import runner
 from scipy import sparse
 
 from scatlas.blocks import map_in_order
@@ -217,23 +216,19 @@ def side_by_side(release: Path, n_jobs: int, threads: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--cells", type=int, default=200_000, help="thousands")
-    parser.add_argument("--per-cell", type=int, default=1450)
+    sizes = {"cells": 200_000, "per_cell": 1450, "rounds": 3}
+    parser = runner.parser(__doc__, folder="for the plate", **sizes)
     parser.add_argument("--threads", type=int, nargs="+", default=[2])
     parser.add_argument("--jobs", type=int, nargs="*", default=[], help="that share the cores")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     reuse_memory()  # as in jobs
     release = write(args.folder, args.cells, args.per_cell)
-    lines = [machine("pyarrow", "numpy")]
+    lines = runner.head("pyarrow", "numpy")
     for n_cells, per_cell in ((args.cells, args.per_cell), (10 * args.cells, 50)):
         threads, plate = max(args.threads), write(args.folder, n_cells, per_cell)
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
             n_values, seconds, memory = pool.submit(peak, plate, threads).result()
-        size = sum(file.stat().st_size for file in (plate / "data").glob("*"))
+        size = runner.size_of(plate / "data")
         lines.append(
             f"{n_cells:,} cells, {n_values:,} values, {size / n_values:.2f} bytes each: load with "
             f"{threads} threads {seconds:.1f} s, peak memory {memory:.2f} GB"
@@ -260,7 +255,7 @@ def main() -> None:
             f"{n_jobs} jobs of {threads} threads: {rate:.0f} million values per second; "
             f"{VALUES_OF_TAHOE / rate / 60e6:.1f} minutes for Tahoe-100M's"
         )
-    publish(lines, args.out)
+    runner.publish(lines, args.out)
 
 
 if __name__ == "__main__":

@@ -16,13 +16,11 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import psutil
-from run_side import machine, publish
+import runner
 
 SHAPES = [
     *((300, 300), (60_000, 300), (3000, 2000), (20_000, 2000), (60_000, 2000)),
@@ -35,10 +33,8 @@ SIDES = ("scatlas", "scanpy")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser = runner.parser(__doc__, rounds=3)
     parser.add_argument("--shapes", nargs="*", help="CELLSxGENES; all by default")
-    parser.add_argument("--out", type=Path, help="file for the table")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     args = parser.parse_args()
     shapes = [tuple(map(int, shape.split("x"))) for shape in args.shapes or ()] or SHAPES
@@ -46,8 +42,7 @@ def main() -> None:
         run(args.side, *shapes[0])
         return
     lines = [
-        f"# python {' '.join(sys.argv)}",
-        machine("scatlas", "scanpy", "scikit-learn", "scipy", "numpy", "numba"),
+        *runner.head("scanpy", "scikit-learn", "scipy", "numpy", "numba"),
         f"{'cells':>7}{'genes':>7}{'values':>12}{'scatlas':>10}{'scanpy':>9}{'ratio':>7}"
         f"{'MB':>8}{'scanpy':>8}{'angle':>9}{'scanpy':>9}",
     ]
@@ -70,7 +65,7 @@ def main() -> None:
         print(lines[-1], flush=True)
         if ratio < 1:
             slower.append(shape)
-    publish(lines, args.out)
+    runner.publish(lines, args.out)
     if slower:
         sys.exit(f"slower than scanpy: {slower}")
 
@@ -108,24 +103,14 @@ def run(side: str, n_cells: int, n_genes: int) -> None:
     few = ad.AnnData(simulate(min(n_cells, 300), n_genes))
     library.pp.pca(few, 10, mask_var=None)
     del few
-    process, peak, done = psutil.Process(), 0, threading.Event()
-    before = process.memory_info().rss
-
-    def watch() -> None:
-        nonlocal peak
-        while not done.wait(0.005):
-            peak = max(peak, process.memory_info().rss)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    start = time.perf_counter()
-    library.pp.pca(adata, min(N_COMPS, min(adata.shape) - 1), mask_var=None)
-    seconds = time.perf_counter() - start
-    done.set()
-    watcher.join()
+    process = psutil.Process()
+    with runner.sampled(lambda: process.memory_info().rss, 0.005) as memory:
+        start = time.perf_counter()
+        library.pp.pca(adata, min(N_COMPS, min(adata.shape) - 1), mask_var=None)
+        seconds = time.perf_counter() - start
     result = {
         "seconds": seconds,
-        "bytes": max(0, peak - before),
+        "bytes": max(memory) - memory[0],
         "values": int(adata.X.nnz),
         "angle": angle(adata),
     }

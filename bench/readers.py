@@ -16,7 +16,6 @@ encodes and decodes, for counts, indices and log-normalised values.
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import os
 import shutil
@@ -24,20 +23,22 @@ import statistics
 import sys
 import time
 import warnings
+from argparse import Namespace
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 import anndata as ad
 import dask
 import h5py
 import hdf5plugin
 import numpy as np
+import runner
 import zarr
 from numcodecs import Blosc, Zstd, blosc
-from run_side import machine, publish
 from scipy import sparse
 from workflow_run import make_plates
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, ShardingCodec
@@ -62,33 +63,26 @@ Arrays = dict[str, np.ndarray]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--cells", type=int, default=20_000)
-    parser.add_argument("--genes", type=int, default=62_710)
+    sizes = {"cells": 20_000, "genes": 62_710, "rounds": 5}
+    parser = runner.parser(__doc__, folder="for files", **sizes)
     cores = len(os.sched_getaffinity(0))
     threads = sorted({1, 2, cores} & set(range(cores + 1)))
     parser.add_argument("--threads", type=int, nargs="+", default=threads)
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--layouts", default="", help="only those whose name has this text")
-    parser.add_argument("--out", type=Path, help="also write the result to this file")
     args = parser.parse_args()
     (plate,) = make_plates(args.folder, 1, args.cells, args.genes)
     with h5py.File(plate) as file:
         x = {part: file["X"][part][:] for part in ("data", "indices", "indptr")}
-    lines = [f"# python bench/readers.py FOLDER {' '.join(sys.argv[2:])}".rstrip()]
-    lines.append(machine("scatlas", "anndata", "h5py", "zarr", "hdf5plugin", "deflate"))
+    lines = runner.head("anndata", "h5py", "zarr", "hdf5plugin", "deflate")
     lines.append(f"# {args.cells:,} cells, {x['data'].size / 1e6:.1f} M values; M values/s")
     lines += readers(args, x, plate)
     lines += sources(args, x, plate)
     lines += writers(args, x)
     lines += codecs(x)
-    publish(lines, args.out)
+    runner.publish(lines, args.out)
 
 
-def readers(args: argparse.Namespace, x: Arrays, plate: Path) -> list[str]:
+def readers(args: Namespace, x: Arrays, plate: Path) -> list[str]:
     lines = [f"{'layout':<34}{'B/value':>8}{columns(args.threads)}"]
     for name, write in layouts(plate).items():
         if args.layouts not in name:
@@ -96,8 +90,7 @@ def readers(args: argparse.Namespace, x: Arrays, plate: Path) -> list[str]:
         path = args.folder / f"{name.replace(' ', '_')}{write[0]}"
         if not path.exists():
             shutil.copytree(plate, path) if plate.is_dir() else write[1](x, path)
-        size = sum(f.stat().st_size for f in path.rglob("*") if f.is_file()) if path.is_dir() else 0
-        size = (size or path.stat().st_size) / x["data"].size
+        size = runner.size_of(path) / x["data"].size
         sides = {"lib.": [partial(rate, library, path, x)], "zarrs": []}
         if path.suffix == ".zarr":
             sides["zarrs"] = [partial(rate, zarrs_blocks(n), path, x) for n in ZARRS]
@@ -107,10 +100,11 @@ def readers(args: argparse.Namespace, x: Arrays, plate: Path) -> list[str]:
     return lines
 
 
-def sources(args: argparse.Namespace, x: Arrays, plate: Path) -> list[str]:
+def sources(args: Namespace, x: Arrays, plate: Path) -> list[str]:
     """Rates of `load_plate`, and of each format per that of h5ad with the same compression."""
     writers = {
-        "load h5ad gzip": ("load.h5ad", partial(write_h5ad, plate)),
+        # Types, chunks and compression of Cell Ranger's files: the formats alone differ.
+        "load h5ad gzip": ("load.h5ad", partial(write_h5ad, plate, CELL_RANGER)),
         "load 10x .h5": ("load.h5", write_10x),
         "load 10x .mtx.gz": ("load_mtx", write_mtx),
         "load loom": ("load.loom", write_loom),
@@ -150,32 +144,43 @@ def load_rate(path: Path, x: Arrays) -> float:
     return x["data"].size / seconds / 1e6
 
 
-# Chunk and compression of Cell Ranger's files, for h5ad as well: the formats alone differ.
-CELL_RANGER = {"chunks": (80_000,), "compression": "gzip", "compression_opts": 4, "shuffle": True}
+class Layout(NamedTuple):
+    """Types of values and indices, values per chunk (None: contiguous), and options of HDF5."""
+
+    data: type
+    indices: type
+    chunk: int | None
+    options: dict[str, object]
 
 
-def write_h5ad(plate: Path, x: Arrays, path: Path) -> None:
+CELL_RANGER = Layout(
+    np.int32, np.int64, 80_000, {"compression": "gzip", "compression_opts": 4, "shuffle": True}
+)
+
+
+def write_h5ad(plate: Path, layout: Layout, x: Arrays, path: Path) -> None:
     with h5py.File(plate) as source, h5py.File(path, "w") as file:
         for name in ("obs", "var"):
             source.copy(name, file)
         file.attrs.update(source.attrs)
         group = file.create_group("X")
         group.attrs.update(source["X"].attrs)
-        write_values(x, group)
+        write_values(x, layout, group)
 
 
-def write_values(x: Arrays, group: h5py.Group) -> None:
-    """Types of Cell Ranger: int32 counts, int64 indices."""
+def write_values(x: Arrays, layout: Layout, group: h5py.Group) -> None:
     group["indptr"] = x["indptr"].astype(np.int64)
-    for part, dtype in (("data", np.int32), ("indices", np.int64)):
-        group.create_dataset(part, data=x[part].astype(dtype), **CELL_RANGER)
+    for part, dtype in (("data", layout.data), ("indices", layout.indices)):
+        values = x[part].astype(dtype)
+        chunks = layout.chunk and (min(layout.chunk, values.size),)
+        group.create_dataset(part, data=values, chunks=chunks, **layout.options)
 
 
 def write_10x(x: Arrays, path: Path) -> None:
     n_cells, n_genes = x["indptr"].size - 1, int(x["indices"].max()) + 1
     with h5py.File(path, "w") as file:
         matrix = file.create_group("matrix")
-        write_values(x, matrix)
+        write_values(x, CELL_RANGER, matrix)
         matrix["shape"] = np.array([n_genes, n_cells], np.int32)
         matrix["barcodes"] = np.array([f"{i:016}-1" for i in range(n_cells)], "S18")
         genes = [f"ENSG{i:011}" for i in range(n_genes)]
@@ -223,7 +228,7 @@ def columns(threads: list[int]) -> str:
     )
 
 
-def side_by_side(args: argparse.Namespace, sides: dict[str, list[Callable[[], float]]]) -> str:
+def side_by_side(args: Namespace, sides: dict[str, list[Callable[[], float]]]) -> str:
     """Median rate of each side's fastest setting, and ours per fastest other."""
     line = ""
     for n in args.threads:
@@ -298,7 +303,7 @@ def zarrs_blocks(n_callers: int) -> Callable[[Path], float]:
     return read
 
 
-def writers(args: argparse.Namespace, x: Arrays) -> list[str]:
+def writers(args: Namespace, x: Arrays) -> list[str]:
     """Rates of writing the arrays of a store of counts."""
     arrays = {
         "data": (x["data"].astype(np.uint8), COUNTS_CODEC),
@@ -363,21 +368,7 @@ def layouts(plate: Path) -> dict[str, tuple[str, Callable[[Arrays, Path], None]]
     """Suffix and writer of each layout."""
 
     def h5ad(chunk: int | None, index: type, **options: object):
-        def write(x: Arrays, path: Path) -> None:
-            with h5py.File(plate) as source, h5py.File(path, "w") as file:
-                for name in ("obs", "var"):
-                    source.copy(name, file)
-                file.attrs.update(source.attrs)
-                group = file.create_group("X")
-                group.attrs.update(source["X"].attrs)
-                group["indptr"] = x["indptr"]
-                for part, dtype in (("data", np.float32), ("indices", index)):
-                    values = x[part].astype(dtype)
-                    group.create_dataset(
-                        part, data=values, chunks=chunk and (min(chunk, values.size),), **options
-                    )
-
-        return ".h5ad", write
+        return ".h5ad", partial(write_h5ad, plate, Layout(np.float32, index, chunk, options))
 
     def zarr_store(sharded: bool):
         def write(x: Arrays, path: Path) -> None:

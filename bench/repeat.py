@@ -9,7 +9,6 @@ status 1 if two builds differ.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import os
 import shutil
@@ -18,27 +17,23 @@ import tempfile
 import time
 from pathlib import Path
 
+import runner
 import yaml
+from runner import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from run_side import machine, publish  # noqa: E402
-
-from tests.workflow.runs import Project  # noqa: E402
+from tests.workflow.runs import Project
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--times", type=int, default=20, help="builds")
-    parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--out", type=Path, help="file for the table")
+    parser = runner.parser(__doc__, times=20, cores=len(os.sched_getaffinity(0)))
     args = parser.parse_args()
     config = yaml.safe_load((ROOT / "config/demo.yaml").read_text()) | {"outdir": "results"}
     config["plates"] = str(ROOT / config.get("plates", "config/plates.tsv"))
     first: dict[str, str] = {}
     unequal: set[str] = set()
-    lines = [machine("scatlas", "anndata", "dask", "h5py", "numba", "numcodecs", "numpy", "zarr")]
+    lines = runner.head("anndata", "dask", "h5py", "numba", "numcodecs", "numpy", "zarr")
     for n in range(args.times):
         folder = Path(tempfile.mkdtemp(prefix="scatlas-repeat-"))
         begin = time.monotonic()
@@ -58,7 +53,7 @@ def main() -> int:
         unequal |= differ
         shutil.rmtree(folder)
     lines += [f"differs: {name}" for name in sorted(unequal)]
-    publish(lines, args.out)
+    runner.publish(lines, args.out)
     return int(bool(unequal))
 
 

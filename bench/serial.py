@@ -19,19 +19,23 @@ subtracted from the larger ones'.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
+import re
+import runpy
 import shutil
 import subprocess
 import sys
+import threading
+from argparse import Namespace
+from collections import defaultdict
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parent / "gpu"))
-
+import runner
 from chain import Chain, Job
-from run_side import ROOT, machine, publish
+from runner import ROOT
 from workflow_run import make_plates
 
 from scatlas.io import open_counts
@@ -80,8 +84,8 @@ class Cost:
 def run(warm: Job, job: Job, cost: Cost, folder: Path) -> None:
     """Run a job after a smaller one in one process, and add its cost."""
     times, stacks = folder / "threads.json", folder / f"stacks-{job.step}-{job.plate or 'all'}.txt"
-    side, script = ROOT / "bench/sides/thread_times.py", ROOT / f"scripts/{job.step}.py"
-    command = [sys.executable, side, times, script, json.dumps(warm.argv), json.dumps(job.argv)]
+    words = [times, ROOT / f"scripts/{job.step}.py", json.dumps(warm.argv), json.dumps(job.argv)]
+    command = [sys.executable, __file__, "--here", *words]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen(
         [str(part) for part in command], text=True, **pipes | {"stderr": None}
@@ -102,11 +106,11 @@ def run(warm: Job, job: Job, cost: Cost, folder: Path) -> None:
     for line in stacks.read_text().splitlines():
         _, _, count = line.rpartition(" ")
         # A stack that was read while it changed may have no count.
-        if "Watcher." not in line and count.isdecimal():
+        if "runner.py" not in line and count.isdecimal():  # not the watcher
             cost.gil += int(count) / RATE
 
 
-def jobs(folder: Path, cells: int, args: argparse.Namespace) -> tuple[Chain, list[Job]]:
+def jobs(folder: Path, cells: int, args: Namespace) -> tuple[Chain, list[Job]]:
     """Jobs from two plates, which are made unless they exist, to X_pca."""
     folder.mkdir(parents=True, exist_ok=True)
     plates = {path.stem: path for path in make_plates(folder, 2, cells, args.genes)}
@@ -115,7 +119,7 @@ def jobs(folder: Path, cells: int, args: argparse.Namespace) -> tuple[Chain, lis
     return chain, chain.all(plates)
 
 
-def measure(args: argparse.Namespace, cells: int) -> dict[str, Cost]:
+def measure(args: Namespace, cells: int) -> dict[str, Cost]:
     """Cost of each step on two plates."""
     folder = args.folder / f"cells{cells}"
     _, warm = jobs(args.folder / f"cells{FEW_CELLS}", FEW_CELLS, args)
@@ -136,22 +140,55 @@ def measure(args: argparse.Namespace, cells: int) -> dict[str, Cost]:
     return costs
 
 
+def run_here(file: str, script: str, warm: str, options: str) -> None:
+    """Run a script twice, and write the processor seconds of each thread of the second run.
+
+    The first run imports modules and loads compiled kernels. Then ``ready`` is printed and a line
+    awaited, so that a profiler can attach. Threads of one pool add up; those that Python did not
+    start are ``native``. The kernel keeps the time of a thread only while it lives, so all are read
+    every 10 ms, which misses at most that much of each.
+    """
+    sys.argv = [script]
+    module = runpy.run_path(script)
+    blocks = not script.endswith("concat_on_disk.py")
+    module["script"].run_main(lambda: module["main"](json.loads(warm)), blocks=blocks)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    nanoseconds: dict[int, int] = {}
+    names: dict[int, str] = {}
+
+    def read() -> None:
+        names.update({thread.native_id or 0: thread.name for thread in threading.enumerate()})
+        for task in Path("/proc/self/task").iterdir():
+            with suppress(OSError):  # it ended meanwhile
+                nanoseconds[int(task.name)] = int((task / "schedstat").read_text().split()[0])
+
+    read()
+    before = dict(nanoseconds)
+    with runner.sampled(read, 0.01):
+        module["main"](json.loads(options))
+    read()
+    found: dict[str, float] = defaultdict(float)
+    for task, time in nanoseconds.items():
+        name = re.sub(r"[-_]\d+(_\d+)?$", "", names.get(task, "native"))
+        found[name] += (time - before.get(task, 0)) / 1e9
+    found.pop("watcher", None)
+    Path(file).write_text(json.dumps(found))
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("folder", type=Path)
+    if sys.argv[1:2] == ["--here"]:
+        run_here(*sys.argv[2:])
+        return
+    sizes = {"genes": 62_710, "top_genes": 2000, "comps": 300}
+    sizes["threads"] = len(os.sched_getaffinity(0))
+    parser = runner.parser(__doc__, folder="for plates and results", **sizes)
     parser.add_argument("--cells", type=int, nargs=2, default=[50_000, 200_000])
-    parser.add_argument("--genes", type=int, default=62_710)
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--top-genes", type=int, default=2000)
-    parser.add_argument("--comps", type=int, default=300)
-    parser.add_argument("--out", type=Path, help="also write the table to this file")
     args = parser.parse_args()
     few, many = sorted(args.cells)
     before, after = measure(args, few), measure(args, many)
     lines = [
-        f"# python bench/serial.py FOLDER --cells {few} {many} --genes {args.genes} "
-        f"--threads {args.threads} --top-genes {args.top_genes} --comps {args.comps}",
-        machine("scatlas", "numba", "numpy", "py-spy"),
+        *runner.head("numba", "numpy", "py-spy"),
         "# two plates; ns per further stored value; under each step the seconds of its threads",
         f"{'step':<16}{'M values':>10}{'work':>9}{'main':>9}{'GIL':>9}{'stage':>9}{'of work':>9}"
         f"{'16':>9}{'32':>9}{'64':>9}  busiest thread",
@@ -166,7 +203,7 @@ def main() -> None:
         lines.append(f"{step:<16}{cost.values / 1e6:>10.1f}{cells}{share}{bounds}  {name}")
         pools = sorted(cost.threads.items(), key=lambda item: -item[1])
         lines.append("#   " + ", ".join(f"{pool} {value:.2f}" for pool, value in pools))
-    publish(lines, args.out)
+    runner.publish(lines, args.out)
 
 
 if __name__ == "__main__":

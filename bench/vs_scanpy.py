@@ -21,15 +21,16 @@ same genes on every plate and the same components.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
-import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
-from run_side import ROOT, Run, machine, run_side
+import runner
+from runner import ROOT, Run, run_process
+from workflow_run import make_plates
 
 PEER = "scanpy"
 SIDES = {
@@ -40,26 +41,19 @@ SIDES = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--plates", type=int, default=4)
-    parser.add_argument("--cells", type=int, default=50_000, help="per plate")
-    parser.add_argument("--genes", type=int, default=62_710)
-    parser.add_argument("--comps", type=int, default=300)
+    sizes = {"plates": 4, "cells": 50_000, "genes": 62_710, "comps": 300}
+    parser = runner.parser(__doc__, folder="for plates and results", **sizes, rounds=3)
     parser.add_argument("--min-plates", type=int, default=2, help="votes for a consensus gene")
     parser.add_argument("--chunk", type=int, default=20_000, help="cells per block of scanpy")
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--formats", default="gzip,raw")
-    parser.add_argument("--out", type=Path, help="also write the result to this file")
     args = parser.parse_args()
-    args.folder.mkdir(parents=True, exist_ok=True)
-    asked = f"--formats {args.formats} --rounds {args.rounds} --chunk {args.chunk}"
-    lines = [f"# python bench/vs_scanpy.py FOLDER {asked}"]
-    lines.append(machine("scatlas", "scanpy", "anndata", "dask", "numba", "zarr", "h5py"))
+    lines = runner.head("scanpy", "anndata", "dask", "numba", "zarr", "h5py")
     for kind in args.formats.split(","):
-        plates = make_plates(args, kind)
+        # The layout of AnnData.write_h5ad: int32 indices, chunks of 31,000.
+        layout = ["--index-dtype", "int32", "--chunk", "31000"]
+        layout += ["--no-compression"] if kind == "raw" else []
+        size = (args.plates, args.cells, args.genes)
+        plates = make_plates(args.folder / kind, *size, *layout)
         runs: dict[str, list[Run]] = {side: [] for side in SIDES}
         for side in SIDES:
             run_round(side, plates[: args.min_plates], args)  # not counted: compiles kernels
@@ -68,37 +62,19 @@ def main() -> None:
                 runs[side].append(run_round(side, plates, args))
         difference = compare(args.folder)
         lines += table(kind, runs, difference)
-        print("\n".join(lines), flush=True)
-    if args.out:
-        args.out.write_text("\n".join(lines) + "\n")
+        print("\n".join(lines), file=sys.stderr, flush=True)
+    runner.publish(lines, args.out)
 
 
-def make_plates(args: argparse.Namespace, kind: str) -> list[Path]:
-    """Make plates in the layout of AnnData.write_h5ad: int32 indices, chunks of 31,000."""
-    folder = args.folder / kind
-    paths = [folder / f"plate{i}.h5ad" for i in range(1, args.plates + 1)]
-    if not all(path.exists() for path in paths):
-        size = ("--plates", args.plates, "--cells", args.cells, "--genes", args.genes)
-        layout = ("--index-dtype", "int32", "--chunk", 31_000)
-        options = [*size, *layout, *(["--no-compression"] if kind == "raw" else [])]
-        make = ROOT / "bench/make_plates.py"
-        subprocess.run([sys.executable, make, folder, *map(str, options)], check=True)
-    return paths
-
-
-def run_round(side: str, plates: list[Path], args: argparse.Namespace) -> Run:
+def run_round(side: str, plates: list[Path], args: Namespace) -> Run:
     """Run one side once."""
     own = ["--chunk", args.chunk] if side == PEER else []
     out = args.folder / f"out_{side}"
     same = ["--comps", args.comps, "--min-plates", args.min_plates, "--plates", *plates]
     command = [sys.executable, ROOT / "bench/sides" / SIDES[side], out, *own, *same]
-    for (
-        path
-    ) in plates:  # read them into the page cache, from which another side may have evicted them
-        with path.open("rb", buffering=0) as file:
-            while file.read(2**24):
-                pass
-    return run_side(command, args.folder / f"{side}.log")
+    for path in plates:  # another side may have evicted them from the page cache
+        runner.warm(path)
+    return run_process(command, args.folder / f"{side}.log")
 
 
 def compare(folder: Path) -> float:

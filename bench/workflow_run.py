@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import statistics
 import subprocess
 import sys
 import time
@@ -13,7 +15,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[1]
+from runner import ROOT, Run
+
 # Section qc for simulated plates in Tahoe's layout.
 QC = {"filter": "pass_filter == 'full'"}
 
@@ -70,7 +73,7 @@ def run_workflow(
     folder: Path,
     plates: list[Path],
     *,
-    jobs: int,
+    jobs: int | None = None,
     subset: int | None,
     again: bool = False,
     options: Sequence[str] = (),
@@ -81,7 +84,7 @@ def run_workflow(
     Parameters
     ----------
     jobs
-        Cores for Snakemake.
+        Cores for Snakemake; all by default.
     subset
         Cells of the UMAP; None: those of the settings.
     again
@@ -94,15 +97,11 @@ def run_workflow(
     sheet = folder / "plates.tsv"
     rows = [f"{path.stem}\t{path.resolve()}" for path in plates]
     sheet.write_text("\n".join(["plate\tpath", *rows, ""]))
-    config = {
-        "plates": "plates.tsv",
-        **({"subset": {"n_cells": subset}} if subset else {}),
-        **settings,
-    }
+    sample = {"subset": {"n_cells": subset}} if subset else {}
+    config = {"plates": "plates.tsv", **sample, **settings}
     (folder / "config.json").write_text(json.dumps(config))
-    command = _snakemake(
-        folder, jobs, *([] if again else ["--forceall"]), *options, "--quiet", "all"
-    )
+    force = [] if again else ["--forceall"]
+    command = _snakemake(folder, jobs, *force, *options, "--quiet", "all")
     begin, clock = time.perf_counter(), time.time()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     wall = time.perf_counter() - begin
@@ -122,7 +121,7 @@ def run_workflow(
     return Jobs(wall, values, records)
 
 
-def expected_time(folder: Path, *, jobs: int, options: Sequence[str] = ()) -> str:
+def expected_time(folder: Path, *, jobs: int | None = None, options: Sequence[str] = ()) -> str:
     """Sentence of ``snakemake -n`` about the time of the last :func:`run_workflow`."""
     command = _snakemake(folder, jobs, "--forceall", *options, "-n", "--quiet", "rules")
     done = subprocess.run(command, check=True, text=True, capture_output=True)
@@ -130,11 +129,12 @@ def expected_time(folder: Path, *, jobs: int, options: Sequence[str] = ()) -> st
     return found[0] if found else "no expected run time"
 
 
-def _snakemake(folder: Path, jobs: int, *options: str) -> list[str]:
+def _snakemake(folder: Path, jobs: int | None, *options: str) -> list[str]:
+    cores = jobs or len(os.sched_getaffinity(0))
     return [
         *(sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile")),
         *("--directory", str(folder), "--configfile", str(folder / "config.json")),
-        *("--cores", str(jobs), *options),
+        *("--cores", str(cores), *options),
     ]
 
 
@@ -146,3 +146,21 @@ def by_rule(jobs: Jobs) -> dict[str, tuple[float, int]]:
         before = rules.get(rule, (0.0, 0))
         rules[rule] = before[0] + job.seconds, max(before[1], job.peak)
     return rules
+
+
+def beside(ours: Sequence[Jobs], theirs: Sequence[Run]) -> list[str]:
+    """Lines of the runs of all rules, and of those of a peer's script, if there are any."""
+    seconds = statistics.median(run.wall for run in ours)
+    lines = [
+        f"scatlas, all rules through Snakemake: {seconds:.1f} s",
+        "  seconds by rule, all jobs (some may run at once): "
+        + ", ".join(f"{rule} {s:.1f}" for rule, (s, _) in by_rule(ours[-1]).items()),
+    ]
+    if theirs:
+        peer, last = statistics.median(run.wall for run in theirs), theirs[-1]
+        lines += [
+            f"scanpy's bare script: {peer:.1f} s, peak {last.peak / 1e6:.0f} MB",
+            "  seconds: " + ", ".join(f"{step} {s:.1f}" for step, s in last.seconds.items()),
+            f"ratio {peer / seconds:.2f}",
+        ]
+    return lines

@@ -18,8 +18,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from harness import ROOT
-
+ROOT = Path(__file__).resolve().parents[2]
 BENCH = ROOT / "bench/gpu"
 _LINES = 25  # of each log that are printed
 
@@ -40,7 +39,9 @@ BENCHMARKS = {
     "workflow-cpu": Benchmark(f"{BENCH}/workflow.py {{s}} {SIZE} --backend cpu --map sample", 200),
     "serial": Benchmark(f"{ROOT}/bench/serial.py {{s}}/serial --cells 50000 200000", 120),
     "tests-pool": Benchmark(f"-m pytest -q -p no:cacheprovider {POOL_TESTS}", 100),
-    "make-zarr": Benchmark(f"{BENCH}/make_plate.py {{s}}/plate1.zarr --cells 500000", 60),
+    "make-zarr": Benchmark(
+        f"{ROOT}/bench/make_plates.py {{s}} --gpu --zarr --index-dtype int32 --cells 500000", 60
+    ),
     "vs_rsc-zarr": Benchmark(
         f"{BENCH}/vs_rsc.py {{s}}/rsc --store {{s}}/plate1.zarr --peer 8:20000 16:50000 "
         "--rounds 3 --peer-rounds 1 --budget 544MB",

@@ -11,8 +11,8 @@ CPU. (counts.zarr uses Blosc's LZ4, which nvCOMP does not read.)
 
 from __future__ import annotations
 
-import argparse
 import os
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -23,10 +23,12 @@ import cupy as cp
 import deflate
 import h5py
 import numpy as np
-from harness import head
 from numcodecs import zstd
 from nvidia import nvcomp
-from run_side import publish
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+import runner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,16 +115,12 @@ def by_gpu(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = runner.parser(__doc__, threads=16)
     parser.add_argument("store", type=Path, help="gzip h5ad")
-    parser.add_argument("--threads", type=int, default=16)
     parser.add_argument("--batch", type=int, default=4000, help="chunks per call of nvCOMP")
     parser.add_argument("--chunks", type=int, default=8000, help="maximum of chunks per array")
-    parser.add_argument("--out", type=Path, help="also write the result to this file")
     args = parser.parse_args()
-    lines = head("cupy-cuda13x", "deflate", "numcodecs", "nvidia-nvcomp-cu13")
+    lines = runner.head("cupy-cuda13x", "deflate", "numcodecs", "nvidia-nvcomp-cu13")
     lines.append(f"{'':<26}{'decoding':>10}{'GB/s':>8}{'to the GPU':>12}{'M values/s':>12}")
     with h5py.File(args.store) as file, ThreadPoolExecutor(args.threads) as pool:
         for name in ("data", "indices"):
@@ -147,7 +145,7 @@ def main() -> None:
                     f"{name + ' ' + way:<26}{decoding:>8.2f} s{rate:>8.1f}{whole:>10.2f} s"
                     f"{len(gzip) * n_values / whole / 1e6:>12.0f}"
                 )
-    publish(lines, args.out)
+    runner.publish(lines, args.out)
 
 
 if __name__ == "__main__":

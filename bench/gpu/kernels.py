@@ -10,7 +10,6 @@ results to the host. GB/s count the values and indices that a kernel reads, not 
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import time
@@ -20,10 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 import cupy as cp
 import numpy as np
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+import runner
 from draw import Plate
-from harness import head
 from make_plates import Study
-from run_side import publish
 
 from scatlas.arrays import cupy_arrays
 from scatlas.compute import backend
@@ -139,14 +140,9 @@ def kernels(n_values: int) -> list[tuple[str, str, Any, Callable[[Any, Any], obj
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--values", type=int, default=64_000_000)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--out", type=Path, help="also write the result to this file")
+    parser = runner.parser(__doc__, values=64_000_000, rounds=7)
     args = parser.parse_args()
-    lines, failed = head("numpy", "cupy-cuda13x"), []
+    lines, failed = runner.head("numpy", "cupy-cuda13x"), []
     with backend.use_backend("gpu"):
         copy_lines, both = copies(2**30, args.rounds)
         lines += [
@@ -166,7 +162,7 @@ def main() -> None:
                 f"{name:<42}{took * 1e3:>8.2f}{x.data.size / took / 1e9:>12.1f}"
                 f"{rate / 1e9:>8.0f}{rate / both:>9.0%}"
             )
-    publish(lines, args.out)
+    runner.publish(lines, args.out)
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
 

@@ -12,7 +12,6 @@ many cells with that by umap-learn's order of moves, on the CPU: same graph, sam
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from pathlib import Path
@@ -21,9 +20,11 @@ from typing import Any
 import anndata as ad
 import cupy as cp
 import numpy as np
-from harness import head
-from run_side import publish
 from sklearn.manifold import trustworthiness
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+import runner
 
 import scatlas as sa
 from scatlas.kernels.graphs import umap_gpu
@@ -34,16 +35,13 @@ _PHASES = ("_k_means", "_assign", "_group", "_ranks_of_neighbors")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = runner.parser(__doc__)
     parser.add_argument("cells", type=int, nargs="+")
     parser.add_argument("--recall", type=float, nargs="+", default=[0.98], help="per size")
     parser.add_argument("--umap-learn", type=int, help="cells of the comparison")
     parser.add_argument("--picture", type=Path, help="folder for pictures")
-    parser.add_argument("--out", type=Path, help="file for the lines")
     args = parser.parse_args()
-    lines = head("numpy", "cupy-cuda13x")
+    lines = runner.head("numpy", "cupy-cuda13x")
     measure(100_000, 0.98)  # compiles
     for i, n_cells in enumerate(args.cells):
         goal = args.recall[min(i, len(args.recall) - 1)]
@@ -51,7 +49,7 @@ def main() -> None:
         print("\n".join(lines[-2:]), file=sys.stderr, flush=True)
     if args.umap_learn:
         lines.append(compare(args.umap_learn))
-    publish(lines, args.out)
+    runner.publish(lines, args.out)
 
 
 def measure(n_cells: int, goal: float, *, picture: Path | None = None) -> list[str]:

@@ -14,8 +14,8 @@ Published for this size: fit 17 min and write 15 min (16 workers), or 12.5 min o
 
 from __future__ import annotations
 
-import argparse
 import shutil
+import sys
 import time
 from collections import Counter
 from contextlib import contextmanager
@@ -24,10 +24,12 @@ from typing import TYPE_CHECKING, Any
 
 import cupy as cp
 import numpy as np
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+import runner
 from draw import Plate
-from harness import gpu_memory, head, size_of
 from make_plates import Study
-from run_side import publish
 
 from scatlas.arrays import cupy_arrays
 from scatlas.compute import backend
@@ -135,20 +137,16 @@ def transform(atlas: Atlas, found: Any, keep: int, clock: Clock) -> tuple[list, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--cells", type=int, default=95_624_334)
-    parser.add_argument("--genes", type=int, default=2304)
+    sizes = {"cells": 95_624_334, "genes": 2304, "comps": 300}
+    parser = runner.parser(__doc__, **sizes)
     parser.add_argument("--values", type=float, default=155, help="values per cell")
-    parser.add_argument("--comps", type=int, default=300)
     parser.add_argument("--rows", type=int, default=500_000, help="cells per block")
     parser.add_argument("--write", type=int, default=1_000_000, help="cells to write")
     parser.add_argument("--folder", type=Path, default=Path("/tmp"), help="folder for the output")  # noqa: S108
-    parser.add_argument("--out", type=Path, help="also write the result to this file")
     args = parser.parse_args()
-    lines = head("numpy", "cupy-cuda13x", "numba")
-    with gpu_memory([0]) as taken, backend.use_backend("gpu"):
+    lines = runner.head("numpy", "cupy-cuda13x", "numba")
+    taken = runner.gpu_memory([0])
+    with runner.sampled(taken, 0.02) as memory, backend.use_backend("gpu"):
         small = Atlas(5000, args.genes, args.values, 5000)
         transform(small, fit(small, args.comps, Clock())[0], 0, Clock())  # compiles the kernels
         clock = Clock()
@@ -170,7 +168,7 @@ def main() -> None:
         f"{s['to host']:.2f} ({out / s['to host']:.0f} GB/s)",
         f"both       {fitted + transformed:8.1f} s; not included: drawing the cells "
         f"{s['draw']:.1f} and {s['draw again']:.1f} s, reading and writing",
-        f"GPU memory {taken[0] / 1e9:.1f} GB taken, {in_use / 1e9:.1f} GB in use; "
+        f"GPU memory {max(memory) / 1e9:.1f} GB taken, {in_use / 1e9:.1f} GB in use; "
         f"variances of the projected cells within {wrong:.0e} of the components'",
     ]
     if kept:
@@ -179,12 +177,13 @@ def main() -> None:
         genes = [f"GENE{i}" for i in range(args.genes)]
         write_pca(path, x_pca=kept, n_cells=n_written, components=found, genes=genes, params={})
         seconds = time.perf_counter() - begin
+        size = runner.size_of(path) / 1e9
         lines.append(
-            f"write      {n_written:,} cells {seconds:.2f} s, {size_of(path) / 1e9:.2f} GB; at "
+            f"write      {n_written:,} cells {seconds:.2f} s, {size:.2f} GB; at "
             f"this rate all of them {seconds * args.cells / n_written:.0f} s (not run)"
         )
         shutil.rmtree(path)
-    publish(lines, args.out)
+    runner.publish(lines, args.out)
     assert wrong < 1e-5, "the projected cells do not have the components' variance"
 
 

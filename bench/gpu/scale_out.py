@@ -3,7 +3,7 @@
     python bench/gpu/scale_out.py FOLDER --plates 10 --cells 1140000            # 11.4M cells
     python bench/gpu/scale_out.py FOLDER --plates 4 --cells 500000 --gpus 1 2 4
 
-Makes one plate after another (gzip h5ad in Tahoe's layout, by make_plate.py), loads it and removes
+Makes one plate after another (gzip h5ad in Tahoe's layout, by make_plates.py), loads it and removes
 its source; removes the counts of a plate after the selection of the consensus genes. So the disk
 needs about 2.9 GB per million cells for counts, and later as much for merged cells and components.
 With several numbers of GPUs the sources are made first and kept.
@@ -16,20 +16,25 @@ is that of the busiest GPU. Making plates does not count.
 
 from __future__ import annotations
 
-import argparse
 import json
+import mmap
+import os
 import shutil
 import statistics
 import sys
+import time
+from argparse import Namespace
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
+sys.path.append(str(Path(__file__).parents[1]))
+
+import runner
 from chain import Chain, Job
-from harness import ROOT, cold, disk_speed, head, run_process, size_of
-from run_side import publish
+from runner import ROOT, files_of, run_process, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,6 +45,50 @@ _READS = {
     "select_genes": "counts.zarr/X",
     "pca": "merged.zarr/X",
 }
+
+
+_PIECE = 2**24
+
+
+def cold(path: Path) -> None:
+    """Drop a file or all files in a folder from the page cache."""
+    for name in files_of(path):
+        file = os.open(name, os.O_RDONLY)
+        os.fsync(file)  # unwritten pages would stay
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(file)
+
+
+def disk_speed(folder: Path, n_bytes: int = 2**32, threads: int = 8) -> tuple[float, float]:
+    """GB/s of writing and reading a file in the folder without the page cache (O_DIRECT)."""
+    path = folder / "disk_speed.tmp"
+    n_pieces = max(threads, n_bytes // _PIECE)
+    page = mmap.mmap(-1, _PIECE)  # aligned, as O_DIRECT requires
+    page.write(os.urandom(_PIECE))
+
+    def timed(flags: int, work: str) -> float:
+        file = os.open(path, flags | os.O_DIRECT, 0o600)
+
+        def some(first: int) -> None:
+            buffer = page if work == "write" else mmap.mmap(-1, _PIECE)
+            for piece in range(first, n_pieces, threads):
+                if work == "write":
+                    os.pwrite(file, buffer, piece * _PIECE)
+                else:
+                    os.preadv(file, [buffer], piece * _PIECE)
+
+        begin = time.perf_counter()
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(some, range(threads)))
+        os.fsync(file)
+        os.close(file)
+        return n_pieces * _PIECE / (time.perf_counter() - begin) / 1e9
+
+    try:
+        written = timed(os.O_RDWR | os.O_CREAT | os.O_TRUNC, "write")
+        return written, timed(os.O_RDONLY, "read")
+    finally:
+        path.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -90,7 +139,7 @@ class Fleet:
             [sys.executable, ROOT / f"scripts/{job.step}.py", *job.argv],
             self._chain.out / f"logs/{name}.log",
             gpus=[gpu],
-            env={"CUDA_VISIBLE_DEVICES": str(gpu)},
+            CUDA_VISIBLE_DEVICES=str(gpu),
         )
         manifest = Path(job.argv[job.argv.index("--manifest") + 1])
         record = json.loads((manifest.parent / "runs" / manifest.name).read_text())
@@ -101,18 +150,17 @@ class Fleet:
         print(f"{name}: {run.wall:.1f} s", flush=True)
 
 
-def make(source: Path, plate: int, gpu: int, args: argparse.Namespace) -> None:
+def make(source: Path, plate: int, gpu: int, args: Namespace) -> None:
     """Make a plate in another process, unless it exists."""
     if source.exists():
         return
     size = ["--cells", args.cells, "--genes", args.genes, "--threads", args.threads]
-    command = [sys.executable, ROOT / "bench/gpu/make_plate.py", source, "--plates", plate, *size]
-    log = source.with_suffix(".log")
-    run_process(command, log, gpus=[], env={"CUDA_VISIBLE_DEVICES": str(gpu)})
+    make = [sys.executable, ROOT / "bench/make_plates.py", source.parent, "--gpu", "--first", plate]
+    run_process([*make, *size], source.with_suffix(".log"), CUDA_VISIBLE_DEVICES=str(gpu))
     print(f"{source.name} made", flush=True)
 
 
-def run_all(n_gpus: int, args: argparse.Namespace, *, keep: bool) -> tuple[Fleet, int]:
+def run_all(n_gpus: int, args: Namespace, *, keep: bool) -> tuple[Fleet, int]:
     """Run all steps on ``n_gpus`` GPUs; return the jobs and the number of values."""
     out = args.folder / f"results_{n_gpus}"
     shutil.rmtree(out, ignore_errors=True)
@@ -186,25 +234,17 @@ def table(fleet: Fleet, values: int, disk: float) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--plates", type=int, default=10)
-    parser.add_argument("--cells", type=int, default=500_000, help="per plate")
-    parser.add_argument("--genes", type=int, default=62_710)
+    sizes = {"plates": 10, "cells": 500_000, "genes": 62_710, "top": 2304, "comps": 300}
+    parser = runner.parser(__doc__, folder="for plates and results", **sizes)
     parser.add_argument("--gpus", type=int, nargs="+", default=[1])
     parser.add_argument("--backend", default="gpu", choices=["gpu", "cpu"])
     parser.add_argument("--threads", type=int, default=16, help="threads per job")
     parser.add_argument("--budget", default="256MB", help="block budget per job")
-    parser.add_argument("--top", type=int, default=2304)
-    parser.add_argument("--comps", type=int, default=300)
     parser.add_argument("--warm", action="store_true", help="do not change the page cache")
-    parser.add_argument("--out", type=Path, help="also write the result to this file")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     write, read = disk_speed(args.folder)
-    lines = head("numpy", "anndata", "zarr", "h5py", "dask", "numba")
+    lines = runner.head("numpy", "anndata", "zarr", "h5py", "dask", "numba")
     cache = "as the previous step left it" if args.warm else "without the inputs"
     lines.append(f"# disk: {read:.1f} GB/s read, {write:.1f} GB/s written; page cache: {cache}")
     lines.append(f"# {args.plates} plates x {args.cells:,} cells x {args.genes:,} genes")
@@ -222,7 +262,7 @@ def main() -> None:
         print("\n".join(lines), flush=True)
         if several:
             shutil.rmtree(args.folder / f"results_{n_gpus}")
-    publish(lines, args.out)
+    runner.publish(lines, args.out)
 
 
 if __name__ == "__main__":

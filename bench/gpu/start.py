@@ -10,7 +10,6 @@ CUDA in a new Python. Runs take turns; the first of each is not counted.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -19,10 +18,12 @@ import sys
 import time
 from pathlib import Path
 
-from harness import ROOT, head
-from run_side import publish
-
 import scatlas as sa
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+import runner
+from runner import ROOT
 
 CLIENT = ROOT / "src/scatlas/workflow/fork_client.py"
 PHASES = """
@@ -46,13 +47,7 @@ print(json.dumps(times))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--out", type=Path, help="file for the lines")
-    args = parser.parse_args()
+    args = runner.parser(__doc__, folder="for the plate", rounds=5).parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     command = prepare(args.folder)
     sides = [(way, backend) for way in ("new Python", "forked") for backend in ("gpu", "cpu")]
@@ -60,7 +55,7 @@ def main() -> None:
     for _ in range(args.rounds + 1):
         for side in sides:
             seconds[side].append(timed(args.folder, command, *side))
-    lines = [*head("numpy", "cupy-cuda13x"), "job of 100 cells x 400 genes: seconds"]
+    lines = [*runner.head("numpy", "cupy-cuda13x"), "job of 100 cells x 400 genes: seconds"]
     for (way, backend), values in seconds.items():
         middle = statistics.median(values[1:])
         lines.append(
@@ -73,7 +68,7 @@ def main() -> None:
     lines += ["start of CUDA in a new Python: seconds"]
     for name in phases[0]:
         lines.append(f"{statistics.median(run[name] for run in phases[1:]):.2f}  {name}")
-    publish(lines, args.out)
+    runner.publish(lines, args.out)
 
 
 def prepare(folder: Path) -> list[str]:

@@ -3,9 +3,9 @@
     python bench/gpu/vs_rsc.py FOLDER --store plate1.zarr --peer 8:20000 16:50000 --rounds 3
     python bench/gpu/vs_rsc.py FOLDER --store plate1.h5ad --peer 16:20000 --peer-rounds 1
 
-scatlas runs the scripts of the workflow in one process (bench/gpu/sides/scatlas_steps.py) with all
+scatlas runs the scripts of the workflow in one process (bench/sides/scatlas_steps.py) with all
 their outputs, with the backends gpu and cpu in turn. rapids-singlecell, the peer
-(bench/gpu/sides/rsc_steps.py), writes nothing. Its settings are THREADS:ROWS, with ``:zarrs`` to
+(bench/sides/rsc_steps.py), writes nothing. Its settings are THREADS:ROWS, with ``:zarrs`` to
 decode with zarrs; the best one counts. The store is in the page cache for every run. A first run of
 each side on a --small plate compiles the kernels; a setting of the peer that fails there is
 skipped. Imports and the start of CUDA are measured separately and do not count. Times are medians
@@ -21,18 +21,21 @@ of rounds. Fails unless both sides find the same cells, genes and components:
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
+from argparse import Namespace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from harness import ROOT, Run, head, run_process, size_of, warm
-from run_side import publish
 
-SIDES = ROOT / "bench/gpu/sides"
+sys.path.append(str(Path(__file__).parents[1]))
+
+import runner
+from runner import ROOT, Run, run_process, size_of, warm
+
+SIDES = ROOT / "bench/sides"
 _TOLERANCE = 1e-3
 _GENES = 500
 
@@ -46,39 +49,40 @@ class Side(NamedTuple):
     rounds: int
 
 
-def ours(backend: str, store: Path, args: argparse.Namespace) -> Side:
+def ours(backend: str, store: Path, args: Namespace) -> Side:
     out = args.folder / f"out_scatlas_{backend}"
     settings = ["--backend", backend, "--threads", args.threads, "--budget", args.budget]
     script = SIDES / "scatlas_steps.py"
-    command = [sys.executable, script, out, "--plates", store, *settings, *sizes(args)]
+    command = [sys.executable, script, out, "--forked", *settings, *sizes(store, args)]
     return Side(f"scatlas {backend}", out, command, args.rounds)
 
 
-def peer(setting: str, store: Path, args: argparse.Namespace) -> Side:
+def peer(setting: str, store: Path, args: Namespace) -> Side:
     threads, rows, *zarrs = setting.split(":")
     out = args.folder / "out_rsc" / setting.replace(":", "_")
     own = ["--threads", threads, "--rows", rows, *(f"--{name}" for name in zarrs)]
-    command = [sys.executable, SIDES / "rsc_steps.py", out, "--store", store, *own, *sizes(args)]
+    command = [sys.executable, SIDES / "rsc_steps.py", out, *own, *sizes(store, args)]
     return Side(f"rsc {setting}", out, command, args.peer_rounds or args.rounds)
 
 
-def sizes(args: argparse.Namespace) -> list[object]:
-    return ["--top", args.top, "--comps", args.comps]
+def sizes(store: Path, args: Namespace) -> list[object]:
+    return ["--plates", store, "--min-plates", 1, "--top", args.top, "--comps", args.comps]
 
 
 def compare(ours: Path, others: Path) -> str:
     """Check that two sides agree, and describe the difference."""
-    a, b = (np.load(folder / "result.npz") for folder in (ours, others))
+    a, b = (json.loads((folder / "result.json").read_text()) for folder in (ours, others))
     assert a["n_cells"] == b["n_cells"], f"{a['n_cells']} cells and {b['n_cells']}"
-    n, differ = a["genes"].size, np.setxor1d(a["genes"], b["genes"]).size
-    assert differ <= max(2 * n, 2 * b["genes"].size) / _GENES, f"{differ} genes differ"
+    n, differ = len(a["genes"]), np.setxor1d(a["genes"], b["genes"]).size
+    assert differ <= max(2 * n, 2 * len(b["genes"])) / _GENES, f"{differ} genes differ"
     if differ:
         return f"{n} genes, of which {differ // 2} are others: components not compared"
     order = np.argsort(b["genes"])[np.argsort(np.argsort(a["genes"]))]
-    span, _ = np.linalg.qr(b["PCs"][order].astype(float))
-    whole = a["PCs"].shape[1]
-    outside = 1 - np.linalg.norm(span.T @ a["PCs"], axis=0)[: whole - whole // 30]
-    variance = np.abs(b["variance"] / a["variance"] - 1)
+    PCs, other = (np.load(folder / "PCs.npy") for folder in (ours, others))
+    span, _ = np.linalg.qr(other[order].astype(float))
+    whole = PCs.shape[1]
+    outside = 1 - np.linalg.norm(span.T @ PCs, axis=0)[: whole - whole // 30]
+    variance = np.abs(np.divide(b["variance"], a["variance"]) - 1)
     assert outside.max() < _TOLERANCE, f"a component is another: {outside.max()}"
     assert variance.max() < _TOLERANCE, f"a variance is another: {variance.max()}"
     return (
@@ -111,10 +115,7 @@ def told(side: Side, runs: list[Run]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", type=Path, help="folder for results and logs")
+    parser = runner.parser(__doc__, folder="for results and logs", top=2304, comps=300)
     parser.add_argument("--store", type=Path, required=True, help="plate, .h5ad or .zarr")
     parser.add_argument("--small", type=Path, help="plate to compile with, of the same layout")
     parser.add_argument("--backends", nargs="+", default=["gpu", "cpu"], choices=["gpu", "cpu"])
@@ -123,11 +124,8 @@ def main() -> None:
     parser.add_argument("--budget", default="256MB", help="block budget of scatlas")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peer-rounds", type=int, help="rounds of a slow peer")
-    parser.add_argument("--top", type=int, default=2304)
-    parser.add_argument("--comps", type=int, default=300)
-    parser.add_argument("--out", type=Path, help="also write the result to this file")
     args = parser.parse_args()
-    lines = head("numpy", "anndata", "zarr", "h5py", "dask", "numba", *gpu_packages(args))
+    lines = runner.head("numpy", "anndata", "zarr", "h5py", "dask", "numba", *gpu_packages(args))
     lines.append(f"# {args.store.name}: {size_of(args.store) / 1e9:.2f} GB, in the page cache")
 
     def sides(store: Path) -> list[Side]:
@@ -136,8 +134,8 @@ def main() -> None:
 
     def run(side: Side) -> Run:
         name = side.name.replace(" ", "_").replace(":", "_")
-        gpu = {"CUDA_VISIBLE_DEVICES": "0"}
-        return run_process(side.command, args.folder / f"{name}.log", gpus=[0], env=gpu)
+        log = args.folder / f"{name}.log"
+        return run_process(side.command, log, gpus=[0], CUDA_VISIBLE_DEVICES="0")
 
     failed = set()
     for side in sides(args.small) if args.small else []:
@@ -170,10 +168,10 @@ def main() -> None:
             lines.append(f"{side.name}: {ratio:.1f} times as fast as the peer's best, {best.name}")
         print("\n".join(lines), flush=True)  # print before the comparison, which may fail
         lines.append(f"{own[0].name} and {best.name}: {compare(own[0].out, best.out)}")
-    publish(lines, args.out)
+    runner.publish(lines, args.out)
 
 
-def gpu_packages(args: argparse.Namespace) -> list[str]:
+def gpu_packages(args: Namespace) -> list[str]:
     gpu = ["cupy-cuda13x", "rmm-cu13"] if "gpu" in args.backends or args.peer else []
     return gpu + (["rapids-singlecell-cu13"] if args.peer else [])
 

@@ -6,7 +6,7 @@
         --preset config/cell-atlas-11m.yaml
 
 From the plates' files to components, clusters, and a map of all cells, with the report. Makes
---sources gzip plates in Tahoe's layout in FOLDER (by make_plate.py, on the GPU), copies them
+--sources gzip plates in Tahoe's layout in FOLDER (by make_plates.py, on the GPU), copies them
 for the other plates, waits until the disk has them, and runs `snakemake` with the profile of such a
 machine: several jobs at once, and two on the GPU. Sources and stores are in the page cache where
 they fit. The first, uncounted run, of plates of a few cells, compiles the kernels.
@@ -17,39 +17,31 @@ expected, and the average of the GPU's use.
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import subprocess
 import sys
-import threading
-from contextlib import contextmanager
+from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import yaml
-from harness import ROOT, head
-from run_side import publish
-from workflow_run import QC, expected_time, run_workflow
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+sys.path.append(str(Path(__file__).parents[1]))
+
+import runner
+from runner import ROOT
+from workflow_run import QC, expected_time, run_workflow
 
 # As many as neighbours by an index and cells outside the sample take, which have own kernels.
 FEW_CELLS, FEW_SAMPLED = 8000, 11_000
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--plates", type=int, default=6)
-    parser.add_argument("--cells", type=int, default=1_000_000, help="per plate")
-    parser.add_argument("--genes", type=int, default=62_710)
+    sizes = {"plates": 6, "cells": 1_000_000, "genes": 62_710, "comps": 300}
+    parser = runner.parser(__doc__, folder="for plates and results", **sizes)
     parser.add_argument("--sources", type=int, default=2, help="different plates to make")
     parser.add_argument("--backend", default="gpu", choices=["gpu", "cpu"])
-    parser.add_argument("--comps", type=int, default=300)
     parser.add_argument("--map", default="all", choices=["all", "sample"], help="cells of the map")
     parser.add_argument("--subset", type=int, default=100_000, help="cells of the sample")
     parser.add_argument(
@@ -59,9 +51,7 @@ def main() -> None:
     )
     parser.add_argument("--budget", default="auto", help="block budget of the jobs")
     parser.add_argument("--preset", type=Path, help="config to run, instead of these settings")
-    parser.add_argument("--out", type=Path, help="also write the result to this file")
     args = parser.parse_args()
-    args.folder.mkdir(parents=True, exist_ok=True)
     cores = len(os.sched_getaffinity(0))
     settings = {
         "backend": args.backend,
@@ -80,21 +70,22 @@ def main() -> None:
     if not args.all_results:
         settings |= {"markers": {"by": []}, "explore": {"page": False}, "by_gene": False}
     profile = ROOT / "profiles" / ("local-gpu" if args.backend == "gpu" else "default")
-    run = {"jobs": cores, "options": ["--profile", str(profile)]}
+    run = {"options": ["--profile", str(profile)]}
     few = plates_of(args.folder / "few", min(2, args.plates), FEW_CELLS, args)
     compiling = settings | {"pca": {"n_comps": 50}}
     run_workflow(args.folder / "few", few, subset=args.subset and FEW_SAMPLED, **run, **compiling)
     plates = plates_of(args.folder / "plates", args.sources, args.cells, args)
     # The sheet refuses two rows with one file.
     for number in range(len(plates), args.plates):
-        path = args.folder / "plates" / f"copy{number + 1}_{args.cells}.h5ad"
+        path = plates[0].with_name(f"copy{number + 1}.h5ad")
         if not path.exists():
             shutil.copyfile(plates[number % args.sources], path)
         plates.append(path)
     os.sync()  # plates of users were written long ago
-    with gpu_use() as use:
+    read = gpu_use()
+    with runner.sampled(read or (lambda: 0), 0.25) as use:
         jobs = run_workflow(args.folder, plates, subset=args.subset, **run, **settings)
-    lines = head("snakemake", "numpy", "anndata", "zarr", "h5py", "numba")
+    lines = runner.head("snakemake", "numpy", "anndata", "zarr", "h5py", "numba")
     lines += [
         f"# {args.plates} plates x {args.cells:,} cells x {args.genes:,} genes, "
         f"{jobs.values / 1e9:.2f}e9 values; {args.sources} of them are different",
@@ -102,56 +93,41 @@ def main() -> None:
         f"{jobs.values / jobs.wall / 1e6:.0f} M values/s",
         expected_time(args.folder, **run),
     ]
-    if use:
+    if read:
         lines.append(f"use of the GPU, average of {len(use)} samples: {sum(use) / len(use):.0f}%")
     lines.append(f"{'job':<24}{'begin':>8}{'end':>8}{'seconds':>9}{'cores':>7}{'peak GB':>9}")
     for name, job in sorted(jobs.records.items(), key=lambda item: item[1].end):
         cores = job.processor_seconds / max(job.seconds, 0.01)
         times = f"{job.end - job.seconds:>8.0f}{job.end:>8.0f}{job.seconds:>9.1f}"
         lines.append(f"{name:<24}{times}{cores:>7.1f}{job.peak / 1e9:>9.2f}")
-    publish(lines, args.out)
+    runner.publish(lines, args.out)
 
 
-def plates_of(folder: Path, n: int, n_cells: int, args: argparse.Namespace) -> list[Path]:
+def plates_of(folder: Path, n: int, n_cells: int, args: Namespace) -> list[Path]:
     """Make plates, unless they exist, all at once."""
-    paths = [folder / f"plate{i}_{n_cells}.h5ad" for i in range(1, n + 1)]
-    folder.mkdir(parents=True, exist_ok=True)
-    missing = [path for path in paths if not path.exists()]
+    folder = folder / f"cells{n_cells}"
     processes = []
-    for number, path in enumerate(missing):
-        size = ["--cells", str(n_cells), "--genes", str(args.genes), "--plates", str(number + 1)]
-        command = [sys.executable, str(ROOT / "bench/gpu/make_plate.py"), str(path), *size]
-        processes.append(subprocess.Popen(command))
+    paths = [folder / f"plate{number}.h5ad" for number in range(1, n + 1)]
+    for number, path in enumerate(paths, 1):
+        if not path.exists():
+            size = ["--cells", str(n_cells), "--genes", str(args.genes), "--first", str(number)]
+            make = [sys.executable, ROOT / "bench/make_plates.py", folder, "--gpu", *size]
+            processes.append(subprocess.Popen(make))
     codes = [process.wait() for process in processes]
     if any(codes):
         sys.exit("a plate could not be made")
     return paths
 
 
-@contextmanager
-def gpu_use() -> Iterator[list[int]]:
-    """Yield a list that fills with the GPU's use in percent, four times per second."""
-    use: list[int] = []
-    done = threading.Event()
+def gpu_use() -> Callable[[], int] | None:
+    """Function that returns the use of the GPU in percent."""
     if shutil.which("nvidia-smi") is None:
-        yield use
-        return
+        return None
     import pynvml
 
     pynvml.nvmlInit()
     gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
-
-    def watch() -> None:
-        while not done.wait(0.25):
-            use.append(pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        yield use
-    finally:
-        done.set()
-        watcher.join()
+    return lambda: pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ computes the components and writes them. One worker per core, with one thread ea
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import warnings
@@ -59,7 +58,7 @@ def main() -> None:
             sc.pp.normalize_total(adata)
             sc.pp.log1p(adata)
         with step("hvg"):
-            sc.pp.highly_variable_genes(adata, n_top_genes=2000)
+            sc.pp.highly_variable_genes(adata, n_top_genes=args.top)
         plates.append(adata)
     with step("consensus"):
         votes = Counter(g for adata in plates for g in adata.var_names[adata.var.highly_variable])
@@ -91,13 +90,14 @@ def main() -> None:
             sc.tl.umap(subset)
     client.close()
     cluster.close()
-    result = {
-        "hvgs": [sorted(a.var_names[a.var.highly_variable]) for a in plates],
-        "genes": genes,
-        "variance": np.asarray(merged.uns["pca"]["variance"]).tolist(),
-    }
-    (args.out / "result.json").write_text(json.dumps(result))
-    np.save(args.out / "PCs.npy", np.asarray(merged.varm["PCs"]))
+    side.write_result(
+        args.out,
+        merged.varm["PCs"],
+        n_cells=merged.n_obs,
+        hvgs=[sorted(a.var_names[a.var.highly_variable]) for a in plates],
+        genes=genes,
+        variance=np.asarray(merged.uns["pca"]["variance"]).tolist(),
+    )
 
 
 if __name__ == "__main__":

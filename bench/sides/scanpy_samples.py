@@ -22,7 +22,6 @@ warnings.filterwarnings("ignore")
 
 def main() -> None:
     parser = side.parser(__doc__)
-    parser.add_argument("--top", type=int, default=2000)
     parser.add_argument("--embed", type=int, default=20_000)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)

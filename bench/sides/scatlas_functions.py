@@ -9,7 +9,6 @@ Prints one JSON line per step.
 
 from __future__ import annotations
 
-import json
 import shutil
 
 import anndata  # noqa: F401  (otherwise the first step would import it)
@@ -51,7 +50,7 @@ def main() -> None:
             totals, moments = totals_and_share_moments(x, keep)
             factors = np.full(totals.size, np.nan)  # NaN excludes a cell
             factors[keep], target = size_factors(totals[keep])
-            tables[plate] = hvg_of_share_moments(moments, var.index, target, n_top_genes=2000)
+            tables[plate] = hvg_of_share_moments(moments, var.index, target, n_top_genes=args.top)
         plates[plate] = x, var, obs[keep], factors
     with step("consensus"):
         genes = consensus_genes(tables, min_plates=args.min_plates).index
@@ -79,13 +78,14 @@ def main() -> None:
             genes=genes,
             params={"zero_center": True, "use_highly_variable": True},
         )
-    result = {
-        "hvgs": [sorted(table.index[table["highly_variable"]]) for table in tables.values()],
-        "genes": genes.tolist(),
-        "variance": found.variance.tolist(),
-    }
-    (args.out / "result.json").write_text(json.dumps(result))
-    np.save(args.out / "PCs.npy", found.PCs)
+    side.write_result(
+        args.out,
+        found.PCs,
+        n_cells=x.shape[0],
+        hvgs=[sorted(table.index[table["highly_variable"]]) for table in tables.values()],
+        genes=genes.tolist(),
+        variance=found.variance.tolist(),
+    )
 
 
 if __name__ == "__main__":

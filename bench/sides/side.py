@@ -1,4 +1,4 @@
-"""Arguments and step times shared by the sides of a comparison."""
+"""Arguments, step times and results shared by the sides of a comparison."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -18,6 +20,7 @@ def parser(doc: str) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=doc.partition("\n")[0])
     made.add_argument("out", type=Path)
     made.add_argument("--plates", nargs="+", type=Path, required=True)
+    made.add_argument("--top", type=int, default=2000, help="highly variable genes of a plate")
     made.add_argument("--comps", type=int, default=300)
     made.add_argument("--min-plates", type=int, default=3)
     return made
@@ -25,7 +28,14 @@ def parser(doc: str) -> argparse.ArgumentParser:
 
 @contextmanager
 def step(name: str) -> Iterator[None]:
-    """Print the seconds of the body as a JSON line for the benchmark."""
-    start = time.perf_counter()
+    """Print the seconds of the body, and of its processor, as a JSON line for the benchmark."""
+    start, cpu = time.perf_counter(), time.process_time()
     yield
-    print(json.dumps({"step": name, "seconds": time.perf_counter() - start}), flush=True)
+    spent = {"seconds": time.perf_counter() - start, "cpu": time.process_time() - cpu}
+    print(json.dumps({"step": name, **spent}), flush=True)
+
+
+def write_result(out: Path, PCs: np.ndarray, **facts: object) -> None:
+    """Write what a benchmark compares: the components, and cells, genes and variances."""
+    (out / "result.json").write_text(json.dumps(facts))
+    np.save(out / "PCs.npy", np.asarray(PCs))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import time
-from pathlib import Path
 
 import anndata as ad
 import h5py
@@ -172,49 +170,3 @@ def test_small_plates(size):
     plate = simulate_plate(1, **{**SMALL, **size})
     assert plate.shape == (size.get("n_cells", 300), size.get("n_genes", 600))
     assert plate.obs_names.is_unique
-
-
-# The plates of the benchmarks --------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def bench():
-    path = Path(__file__).parents[2] / "bench" / "make_plates.py"
-    spec = importlib.util.spec_from_file_location("make_plates", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_bench_plate(bench, tmp_path):
-    study = bench.Study(900, seed=3)
-    args = {"plate": 2, "n_cells": 1100, "compression": "gzip"}
-    args |= {"index_dtype": "int64", "chunk": 100_000}
-    values = bench.write_plate(tmp_path / "a.h5ad", study, threads=1, **args)
-    bench.write_plate(tmp_path / "b.h5ad", study, threads=3, **args)
-    a, b = (ad.read_h5ad(tmp_path / name) for name in ("a.h5ad", "b.h5ad"))
-    same(a, b)
-    assert a.shape == (1100, 900)
-    assert a.X.nnz == values > bench.VALUES_PER_CHUNK, "more than one chunk, the last not full"
-    assert a.X.has_canonical_format
-    assert a.X.data.min() == 1
-    assert list(a.obs.columns) == TAHOE
-    assert a.obs_names.is_unique
-    np.testing.assert_array_equal(a.obs["tscp_count"], np.asarray(a.X.sum(axis=1)).ravel())
-    mt = a.var_names.str.startswith("MT-")
-    share = np.asarray(a.X[:, mt].sum(axis=1)).ravel() / a.obs["tscp_count"]
-    np.testing.assert_array_equal(a.obs["pcnt_mito"], share)
-
-
-def test_bench_draws_follow_their_distributions(bench):
-    rng = np.random.default_rng(0)
-    p, n = 0.35, 40_000
-    sizes = np.array([bench.log_series(rng, np.log1p(-p)) for _ in range(n)])
-    mean = -p / ((1 - p) * np.log1p(-p))
-    variance = -p * (p + np.log1p(-p)) / ((1 - p) * np.log1p(-p)) ** 2
-    assert abs(sizes.mean() - mean) < 5 * np.sqrt(variance / n)
-    weights = np.array([5.0, 0.0, 1.0, 2.0, 0.5])
-    keep, other = bench.alias_table(weights)
-    drawn = keep.astype(np.float64) / 5
-    np.add.at(drawn, other, (1 - keep.astype(np.float64)) / 5)
-    np.testing.assert_allclose(drawn, weights / weights.sum(), atol=1e-7)

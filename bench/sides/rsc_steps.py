@@ -1,6 +1,6 @@
 """From QC to X_pca with rapids-singlecell on one GPU, out of core, as in its notebooks.
 
-    python bench/gpu/sides/rsc_steps.py OUT --store a.zarr --threads 8 --rows 20000
+    python bench/sides/rsc_steps.py OUT --plates a.zarr --threads 8 --rows 20000
 
 One process with Dask's threads, which saves all transfers between workers, and RMM's pool as in its
 notebooks. Writes nothing: X_pca ends in host memory. ``--zarrs`` decodes Zarr with the Rust library
@@ -9,22 +9,13 @@ instead of zarr-python. Prints one JSON line per step.
 
 from __future__ import annotations
 
-import argparse
-import json
-import time
 import warnings
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
+import side
+from side import step
+
 warnings.filterwarnings("ignore")
-
-
-@contextmanager
-def step(name: str):
-    start = time.perf_counter()
-    yield
-    print(json.dumps({"step": name, "seconds": time.perf_counter() - start}), flush=True)
 
 
 def host(x: Any) -> Any:
@@ -32,14 +23,10 @@ def host(x: Any) -> Any:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--store", type=Path, required=True)
+    parser = side.parser(__doc__)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--rows", type=int, required=True, help="cells per Dask block")
     parser.add_argument("--zarrs", action="store_true")
-    parser.add_argument("--top", type=int, default=2304)
-    parser.add_argument("--comps", type=int, default=300)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     with step("start"):
@@ -72,7 +59,7 @@ def main() -> None:
         cp.cuda.set_allocator(rmm_cupy_allocator)
         cp.zeros(1).get()
     with step("open"):
-        path = str(args.store)
+        path = str(args.plates[0])
         file = zarr.open(path, mode="r") if path.endswith(".zarr") else h5py.File(path)
         shape = (args.rows, int(file["X"].attrs["shape"][1]))
         adata = ad.AnnData(
@@ -98,12 +85,12 @@ def main() -> None:
     with step("pca transform"):
         meta = np.zeros((0, 0), np.float32)
         x_pca = adata.obsm["X_pca"].map_blocks(host, dtype=np.float32, meta=meta).compute()
-    np.savez(
-        args.out / "result.npz",
-        genes=adata.var_names.to_numpy(str),
-        variance=host(adata.uns["pca"]["variance"]),
-        PCs=host(adata.varm["PCs"]),
+    side.write_result(
+        args.out,
+        host(adata.varm["PCs"]),
         n_cells=x_pca.shape[0],
+        genes=adata.var_names.tolist(),
+        variance=host(adata.uns["pca"]["variance"]).tolist(),
     )
 
 

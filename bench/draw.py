@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import cupy as cp
-import harness  # noqa: F401  (finds the modules of bench/)
 import numpy as np
 from make_plates import LINES, Study
 
