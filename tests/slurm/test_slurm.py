@@ -3,9 +3,9 @@
 An atlas of two plates, up to its map, is built once, with the committed profile and as for a user,
 while a node is lost, a job is cancelled, one has too little memory, the controller restarts, and
 Snakemake itself is killed and started again. The tests check the records of Slurm and the results.
-There is no GPU: the GPU steps request one (``--set-resources``), get it from Slurm, and fall back to
-the CPU. All steps run on Slurm where small plates share jobs; the jobs of the other tests start from
-a process that has imported the libraries.
+There is no GPU: the GPU steps request one (``--set-resources``), get it from Slurm, and fall back
+to the CPU. Where small plates share jobs, all steps run on Slurm. The jobs of the other tests start
+from a process that has imported the libraries.
 """
 
 from __future__ import annotations
