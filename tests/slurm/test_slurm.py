@@ -1,6 +1,6 @@
 """``snakemake --profile slurm`` on a real Slurm: one atlas, with failures of its jobs.
 
-An atlas of two plates, up to its map, is built once, with the committed profile and as for a user,
+An atlas of two plates, up to its components, is built once, with the committed profile and as for a user,
 while a node is lost, a job is cancelled, one has too little memory, the controller restarts, and
 Snakemake itself is killed and started again. The tests check the records of Slurm and the results.
 There is no GPU: the GPU steps request one (``--set-resources``), get it from Slurm, and fall back
