@@ -28,7 +28,7 @@ of_each_flavor = pytest.mark.parametrize("flavor", FLAVORS)
 
 @pytest.fixture
 def counts(make_counts):
-    """200 cells x 90 genes: two of one count in all cells, an outlier, an empty and twin genes."""
+    """200 cells x 90 genes: two of one count in all cells, an outlier, an empty gene, two alike."""
     x = make_counts(200, 90).toarray()
     x[:, 10], x[7, 20] = 3, 4000  # no variance; above every bound
     x[:, 11] = x[:, 12]
