@@ -129,7 +129,7 @@ def _offsets(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def ranges(n: int, most: int) -> list[slice]:
-    """Ranges of `n` items, one per thread, at least one and at most so many."""
+    """Ranges of `n` items, one per thread and `most` at most."""
     n_ranges = max(1, min(n_threads(), most))
     bounds = [n * i // n_ranges for i in range(n_ranges + 1)]
     return [slice(*ends) for ends in pairwise(bounds)]
