@@ -134,8 +134,8 @@ def test_plates_hold_what_was_drawn(module, tmp_path, suffix, gzip):
 def test_drawn_cells_do_not_depend_on_threads(module):
     make = module("make_plates")
     study = make.Study(900, seed=3)
-    one, three = (list(make.blocks(study, 2, 1100, threads)) for threads in (1, 3))
-    assert len(one) == len(three) == 2
+    one, three = (list(make.blocks(study, 2, 3100, threads)) for threads in (1, 3))
+    assert len(one) == len(three) == 4
     for a, b in zip(one, three, strict=True):
         for part, same in zip(a, b, strict=True):
             np.testing.assert_array_equal(part, same)
