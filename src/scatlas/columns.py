@@ -28,8 +28,7 @@ def as_names(names: Any, option: str) -> list[Any]:
     if isinstance(names, str):
         return [names]
     if not isinstance(names, Iterable) or isinstance(names, bytes):
-        msg = f"{option}={names!r} is no list of names: pass a text, or a list of texts"
-        raise InputError(msg)
+        raise InputError(f"{option}={names!r} is no list of names: pass a text, or a list of texts")
     return sorted(names, key=str) if isinstance(names, set | frozenset) else list(names)
 
 
@@ -63,11 +62,10 @@ def get_labels(table: pd.DataFrame, name: Any, option: str, axis: str = "obs") -
     try:
         return pd.Categorical(column)
     except (TypeError, NotImplementedError) as error:  # not hashable; Arrow's lists
-        msg = (
+        raise InputError(
             f"{axis}[{name!r}] ({option}) holds lists or other values that are no labels: "
             "convert them to texts or numbers"
-        )
-        raise InputError(msg) from error
+        ) from error
 
 
 def kind_of_values(column: pd.Series) -> str:
@@ -89,11 +87,10 @@ def get_numbers(table: pd.DataFrame, name: Any, option: str, axis: str = "obs") 
     kind = kind_of_values(column)
     if kind != "numbers" and not column.isna().all():
         what = "dates or times" if kind == "dates" else f"no numbers ({column.dtype})"
-        msg = (
+        raise InputError(
             f"{axis}[{name!r}] ({option}) holds {what}: convert them to numbers, or name another "
             "column"
         )
-        raise InputError(msg)
     is_mask = pd.api.types.infer_dtype(column) == "boolean" and not column.isna().any()
     return column.to_numpy(bool) if is_mask else column.to_numpy(np.float64, na_value=np.nan)
 
@@ -117,12 +114,11 @@ def get_mask(
             values.dtype == object and all(isinstance(v, bool | np.bool_) for v in values.flat)
         )
     if values.shape != (n,) or not valid:
-        msg = (
+        raise InputError(
             f"{what} must be True or False for each of the {n} "
             f"{'cells' if axis == 'obs' else 'genes'}, but is {values.dtype} of shape "
             f"{values.shape}: pass booleans, from a comparison for instance"
         )
-        raise InputError(msg)
     return values.astype(bool)
 
 
@@ -143,14 +139,12 @@ def in_order(values: Any, names: pd.Index, option: str) -> Any:
     if not has_names(values) or values.index.equals(names):
         return values.to_numpy()
     if not values.index.is_unique:
-        msg = f"{option} holds a name twice: give one value for each name"
-        raise InputError(msg)
+        raise InputError(f"{option} holds a name twice: give one value for each name")
     if (missing := names.difference(values.index, sort=False)).size:
-        msg = (
+        raise InputError(
             f"{option} has no value for {missing[0]!r}: give one for each name of the AnnData, "
             "or an array in their order"
         )
-        raise InputError(msg)
     return values.reindex(names).to_numpy()
 
 

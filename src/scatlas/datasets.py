@@ -115,8 +115,7 @@ def simulate_plate(
     limits |= {"n_lines": (n_lines, 1), "n_drugs": (n_drugs, 1)}
     for name, (value, minimum) in limits.items():
         if value < minimum:
-            msg = f"{name} is {value}: a simulated plate needs at least {minimum}"
-            raise InputError(msg)
+            raise InputError(f"{name} is {value}: a simulated plate needs at least {minimum}")
 
     study = _simulate_study(np.random.default_rng([seed, 0]), n_genes, n_lines, n_drugs)
     # Each plate has its own stream, so that it does not depend on the others.

@@ -36,8 +36,7 @@ def check_not_backed(adata: AnnData) -> None:
         msg = f"an AnnData is needed, not a {type(adata).__name__}: wrap it in anndata.AnnData"
         raise InputError(msg)
     if adata.isbacked:
-        msg = "adata is backed by an h5ad file: open it with scatlas.read_lazy instead"
-        raise InputError(msg)
+        raise InputError("adata is backed by an h5ad file: open it with scatlas.read_lazy instead")
 
 
 def get_table(adata: AnnData, axis: Literal["obs", "var"]) -> pd.DataFrame:
@@ -46,11 +45,10 @@ def get_table(adata: AnnData, axis: Literal["obs", "var"]) -> pd.DataFrame:
 
     table = getattr(adata, axis)
     if not isinstance(table, pd.DataFrame):
-        msg = (
+        raise InputError(
             f"adata.{axis} is a {type(table).__name__} whose columns are on disk: open the "
             "file with scatlas.read_lazy instead, or load all of it with adata.to_memory()"
         )
-        raise InputError(msg)
     return table
 
 
@@ -66,25 +64,21 @@ def get_matrix(
     float16 and longdouble.
     """
     if sum((layer is not None, obsm is not None, use_raw)) > 1:
-        msg = f"choose one of {layer=}, {obsm=} and {use_raw=}"
-        raise InputError(msg)
+        raise InputError(f"choose one of {layer=}, {obsm=} and {use_raw=}")
     check_not_backed(adata)
     if obsm is not None:
         return get_obsm(adata, obsm, all_floats=all_floats)
     if layer is not None:
         if layer not in adata.layers:
             there = [*named_layers(adata)]
-            msg = f"adata.layers has no {layer!r}; it has {there}: name one of these"
-            raise InputError(msg)
+            raise InputError(f"adata.layers has no {layer!r}; it has {there}: name one of these")
         x, name = adata.layers[layer], f"layers[{layer!r}]"
     else:
         if use_raw and adata.raw is None:
-            msg = "use_raw=True, but adata.raw is empty"
-            raise InputError(msg)
+            raise InputError("use_raw=True, but adata.raw is empty")
         x, name = (adata.raw.X, "raw.X") if use_raw else (adata.X, "X")
     if x is None:
-        msg = "adata.X is empty (None): put the counts there or name a layer"
-        raise InputError(msg)
+        raise InputError("adata.X is empty (None): put the counts there or name a layer")
     blocks.check(x, name)
     if hasattr(x, "dtype"):
         blocks.check_type(x, name, all_floats=all_floats)
@@ -189,8 +183,7 @@ def get_array(adata: AnnData, layer: str | None) -> Any:
     """``adata.X`` or a layer, checked to be an array that has row blocks."""
     name = "X" if layer is None else f"layers[{layer!r}]"
     if layer is not None and layer not in adata.layers:
-        msg = f"the AnnData has no {name}; its layers are {list(named_layers(adata))}"
-        raise InputError(msg)
+        raise InputError(f"the AnnData has no {name}; its layers are {list(named_layers(adata))}")
     return check_array(adata.X if layer is None else adata.layers[layer], name)
 
 
@@ -203,14 +196,12 @@ def check_array(x: Any, name: str, *, all_floats: bool = False) -> Any:
     if kind.lazy:
         blocks.check(x, name)
     elif not (x.format in {"csr", "csc"} if kind.sparse else dense):
-        msg = (
+        raise InputError(
             f"{name} is {type(x).__name__}, but a NumPy array, a SciPy CSR or CSC matrix, the same "
             "of CuPy, or a Dask array is needed: open files with scatlas.read_lazy"
         )
-        raise InputError(msg)
     if x.ndim != 2:
-        msg = f"{name} has {x.ndim} dimensions, but cells x genes are needed"
-        raise InputError(msg)
+        raise InputError(f"{name} has {x.ndim} dimensions, but cells x genes are needed")
     blocks.check_type(x, name, all_floats=all_floats)
     return blocks.sum_repeats(x)
 
@@ -360,8 +351,7 @@ def get_representation(adata: AnnData, use_rep: str | None, n_pcs: int | None) -
         n_pcs = whole_number(n_pcs, "n_pcs", least=1, most=x.shape[1])
         x = x[:, :n_pcs]
     if x.shape[1] == 0:
-        msg = f"{name!r} has no dimensions: choose another representation with use_rep"
-        raise InputError(msg)
+        raise InputError(f"{name!r} has no dimensions: choose another representation with use_rep")
     return blocks.to_memory(x)
 
 
@@ -384,5 +374,4 @@ def check_finite_values(x: Any, name: str, remedy: str = "remove those cells fir
         parts = (x[rows] for rows in blocks.row_slices(x))
     # NaN is neither above nor below. CuPy's own comparisons, for its arrays.
     if not all(((part < _HUGE) & (part > -_HUGE)).all() for part in parts):
-        msg = f"{name!r} holds values that are not finite, or not within 1e15: {remedy}"
-        raise InputError(msg)
+        raise InputError(f"{name!r} holds values that are not finite, or not within 1e15: {remedy}")

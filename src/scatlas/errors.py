@@ -25,8 +25,7 @@ def prefix_errors(subject: str) -> Iterator[None]:
     except InputError as error:
         if subject in str(error):
             raise
-        msg = f"{subject}: {error}"
-        raise InputError(msg) from error
+        raise InputError(f"{subject}: {error}") from error
 
 
 # Packages whose errors come from CUDA.
@@ -45,16 +44,14 @@ def explain_gpu_errors(doing: str) -> Iterator[None]:
             raise
         reason = str(error).partition("\n")[0]
         if isinstance(error, MemoryError):
-            msg = (
+            raise TooLargeError(
                 f"the GPU's memory is too small for {doing} ({reason}): free it, give X as a Dask "
                 "array of smaller blocks, or move it with scatlas.get.anndata_to_CPU"
-            )
-            raise TooLargeError(msg) from error
-        msg = (
+            ) from error
+        raise GpuError(
             f"{doing} failed on the GPU ({type(error).__name__}: {reason}): move X with "
             "scatlas.get.anndata_to_CPU, and check the driver with nvidia-smi"
-        )
-        raise GpuError(msg) from error
+        ) from error
 
 
 class ConfigError(ScatlasError, ValueError):

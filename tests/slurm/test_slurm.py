@@ -1,11 +1,11 @@
 """``snakemake --profile slurm`` on a real Slurm: one atlas, with failures of its jobs.
 
-An atlas of two plates, up to its components, is built once, with the committed profile and as for a user,
-while a node is lost, a job is cancelled, one has too little memory, the controller restarts, and
-Snakemake itself is killed and started again. The tests check the records of Slurm and the results.
-There is no GPU: the GPU steps request one (``--set-resources``), get it from Slurm, and fall back
-to the CPU. Where small plates share jobs, all steps run on Slurm. The jobs of the other tests start
-from a process that has imported the libraries.
+An atlas of two plates, up to its components, is built once, with the committed profile and as for a
+user, while a node is lost, a job is cancelled, one has too little memory, the controller restarts,
+and Snakemake itself is killed and started again. The tests check the records of Slurm and the
+results. There is no GPU: the GPU steps request one (``--set-resources``), get it from Slurm, and
+fall back to the CPU. Where small plates share jobs, all steps run on Slurm. The jobs of the other
+tests start from a process that has imported the libraries.
 """
 
 from __future__ import annotations

@@ -39,8 +39,7 @@ def from_extra() -> Iterator[None]:
         if module not in EXTRAS:
             raise
         package, extra = EXTRAS[module]
-        msg = f"{package} is not installed: pip install 'scatlas[{extra}]'"
-        raise InputError(msg) from error
+        raise InputError(f"{package} is not installed: pip install 'scatlas[{extra}]'") from error
 
 
 def exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
@@ -62,7 +61,6 @@ def exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]
                 if modules[name] == package:
                     return import_module(f"{package}.{name}")
                 return getattr(import_module(str(modules[name])), name)
-        msg = f"module {package!r} has no attribute {name!r}"
-        raise AttributeError(msg)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return getattr_, lambda: sorted(modules), sorted(modules)

@@ -22,15 +22,13 @@ def whole_number(value: Any, name: str, *, least: int = 0, most: int | None = No
     except (TypeError, ValueError, OverflowError):
         pass
     upper = "on" if most is None else f"to {most}"
-    msg = f"{name}={value!r} is not possible: give a whole number from {least} {upper}"
-    raise InputError(msg)
+    raise InputError(f"{name}={value!r} is not possible: give a whole number from {least} {upper}")
 
 
 def check_positive(value: Any, name: str) -> None:
     """Refuse anything but a finite number from 0 on."""
     if not (isinstance(value, Real) and 0 <= float(value) < np.inf):
-        msg = f"{name}={value!r} is not possible: give a finite number from 0 on"
-        raise InputError(msg)
+        raise InputError(f"{name}={value!r} is not possible: give a finite number from 0 on")
 
 
 def seed_number(seed: Any, name: str = "random_state") -> int:
@@ -67,5 +65,4 @@ def as_numbers(values: Any, name: str) -> NDArray[Any]:
             return found.astype(np.float64)
     except (TypeError, ValueError):
         pass
-    msg = f"{name} holds values of type {found.dtype} that are no numbers: give numbers"
-    raise InputError(msg)
+    raise InputError(f"{name} holds values of type {found.dtype} that are no numbers: give numbers")

@@ -103,11 +103,10 @@ def check_halves(shape: tuple[int, int], error: MemoryError) -> None:
     """Log that a block does not fit GPU memory; refuse one of one cell, which has no halves."""
     n_cells, n_genes = shape
     if n_cells < 2:
-        msg = (
+        raise ScatlasError(
             f"the GPU's memory is too small for one cell of {n_genes:,} genes ({error}): free it, "
             "or use the CPU"
-        )
-        raise ScatlasError(msg) from error
+        ) from error
     logger.warning("the GPU's memory is full: %s cells are processed in halves", f"{n_cells:,}")
 
 

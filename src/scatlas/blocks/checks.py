@@ -49,17 +49,15 @@ def check(x: Any, name: str = "X") -> None:
     if not is_dask(x):
         return
     if np.isnan(x.shape).any():
-        msg = (
+        raise InputError(
             f"{name} has blocks of unknown size, as after selecting rows by a lazy mask: call "
             "compute_chunk_sizes() of the Dask array first"
         )
-        raise InputError(msg)
     if x.ndim > 1 and len(x.chunks[1]) > 1:
-        msg = (
+        raise InputError(
             f"{name} is cut into {len(x.chunks[1])} blocks along the genes, but blocks must hold "
             f"whole cells: rechunk it first with adata.{name} = adata.{name}.rechunk({{1: -1}})"
         )
-        raise InputError(msg)
 
 
 def check_type(x: Any, name: str = "X", *, all_floats: bool = False) -> None:
@@ -70,11 +68,10 @@ def check_type(x: Any, name: str = "X", *, all_floats: bool = False) -> None:
     floats = dtype.kind == "f" and (all_floats or dtype.itemsize in (4, 8))
     if dtype.isnative and (dtype.kind in "biu" or floats):
         return
-    msg = (
+    raise InputError(
         f"{name} holds values of type {dtype}, but integers, float32 or float64 are needed: "
         "convert it first, with .astype('float32') for instance"
     )
-    raise InputError(msg)
 
 
 # Indices that have no repeats, by their identity and the number of offsets; gone with the array.
@@ -106,8 +103,7 @@ def _check_device(values: Any) -> None:
 
     there, here = values.device.id, cupy.cuda.Device().id
     if there != here:
-        msg = (
+        raise InputError(
             f"the matrix is in the memory of GPU {there}, but GPU {here} is the current one: call "
             f"the function within 'with cupy.cuda.Device({there}):'"
         )
-        raise InputError(msg)

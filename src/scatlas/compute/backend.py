@@ -158,15 +158,13 @@ def _find_gpus(
 
 def _fall_back(backend: str, error: GpuError) -> None:
     if backend == "gpu":
-        msg = f"backend: gpu cannot be used, as {error}"
-        raise GpuError(msg) from None
+        raise GpuError(f"backend: gpu cannot be used, as {error}") from None
     logger.info("backend: auto works on the CPU, as %s", error)
 
 
 def _check_installed() -> None:
     if find_spec("cupy") is None:
-        msg = "CuPy is not installed: install scatlas[gpu-cu12] or scatlas[gpu-cu13]"
-        raise GpuError(msg)
+        raise GpuError("CuPy is not installed: install scatlas[gpu-cu12] or scatlas[gpu-cu13]")
 
 
 def _check_version(machine: Machine) -> None:
@@ -192,11 +190,10 @@ def _check_version(machine: Machine) -> None:
         cupy.cuda.nvrtc.getVersion()
     except (ImportError, RuntimeError, OSError) as error:
         major = built // 1000
-        msg = (
+        raise GpuError(
             f"CuPy for CUDA {major} does not find that version's compiler, nvrtc "
             f"({first_line(error)}): install cupy-cuda{major}x[ctk]"
-        )
-        raise GpuError(msg) from None
+        ) from None
 
 
 def _start_cuda(locked: Sequence[Device]) -> None:
@@ -221,11 +218,10 @@ def _start_cuda(locked: Sequence[Device]) -> None:
     except runtime.CUDARuntimeError as error:
         raise GpuError(reasons.get(error.status, f"CUDA does not start: {error}")) from None
     if n_shown > len(locked):
-        msg = (
+        raise GpuError(
             "CUDA was started in this process before a GPU was locked for it, and may run on "
             "another job's: choose the backend before the first CuPy array"
         )
-        raise GpuError(msg)
     _started = device.uuid
     hold_until_exit(locked)
 

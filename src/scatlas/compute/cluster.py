@@ -162,8 +162,7 @@ def check_guard(kind: str) -> None:
     from multiprocessing import current_process
 
     if kind.startswith("local-") and getattr(current_process(), "_inheriting", False):
-        msg = f"a worker of the cluster runs the script that starts it: {_GUARD}"
-        raise ConfigError(msg)
+        raise ConfigError(f"a worker of the cluster runs the script that starts it: {_GUARD}")
 
 
 def _check_packages(kind: str, given: Mapping[str, Any]) -> None:
@@ -175,11 +174,10 @@ def _check_packages(kind: str, given: Mapping[str, Any]) -> None:
             msg = f"a cluster of kind {kind!r} needs {pip}, which is not installed: install {pip}"
             raise ConfigError(f"{msg}{extra}")
     if given.get("protocol") == "ucx" and find_spec("distributed_ucxx") is None:
-        msg = (
+        raise ConfigError(
             "protocol 'ucx' needs distributed-ucxx, which is not installed: install "
             "distributed-ucxx-cu12 or distributed-ucxx-cu13, or use protocol 'tcp'"
         )
-        raise ConfigError(msg)
 
 
 def _set_memory(client: Client, kind: str, **rmm: Any) -> None:
@@ -237,8 +235,7 @@ def _connect(
 ) -> Client:
     where = address or str(scheduler_file)
     if scheduler_file is not None and not Path(scheduler_file).is_file():
-        msg = f"{where}: there is no such scheduler file; is the scheduler running?"
-        raise ConfigError(msg)
+        raise ConfigError(f"{where}: there is no such scheduler file; is the scheduler running?")
     try:
         if address is not None:
             return distributed.Client(address, timeout=_CONNECT_SECONDS)
@@ -262,8 +259,7 @@ def check_cluster(kind: str, given: Mapping[str, Any]) -> None:
     if given.get("rmm_managed_memory"):
         check_managed_memory(pool="rmm_pool_size" in given, ucx=given.get("protocol") == "ucx")
     if given.get("protocol", "tcp") not in ("tcp", "ucx"):
-        msg = f"protocol {given['protocol']!r} is unknown: use tcp or ucx"
-        raise ConfigError(msg)
+        raise ConfigError(f"protocol {given['protocol']!r} is unknown: use tcp or ucx")
     if kind == "existing" and ("address" in given) == ("scheduler_file" in given):
         msg = "a cluster of kind 'existing' needs either its address or its scheduler_file"
         raise ConfigError(msg)

@@ -69,17 +69,15 @@ def memory(
     global _mode
     _check(mode, initial)
     if not 0 < share <= 1:
-        msg = f"share is {share}: give more than 0 and at most 1"
-        raise ConfigError(msg)
+        raise ConfigError(f"share is {share}: give more than 0 and at most 1")
     if find_spec("cupy") is None:
         msg = f"memory mode {mode!r} needs CuPy: install scatlas[gpu-cu12] or scatlas[gpu-cu13]"
         raise GpuError(msg)
     if mode != "default" and find_spec("rmm") is None:
-        msg = (
+        raise GpuError(
             f"memory mode {mode!r} needs RMM, which is not installed: install rmm-cu12 or rmm-cu13 "
             "(the CUDA version of your CuPy), or use mode 'default'"
         )
-        raise GpuError(msg)
     cupy = import_module("cupy")
     # Mode "default" does not import RMM, but resets it if it is loaded.
     rmm: Any = sys.modules.get("rmm") if mode == "default" else _import_rmm()
@@ -149,19 +147,17 @@ def _check(mode: str, initial: Size | None) -> None:
 def check_managed_memory(*, pool: bool, ucx: bool) -> None:
     """Refuse managed memory together with a pool, or with workers that use UCX."""
     if pool:
-        msg = (
+        raise ConfigError(
             "managed memory and a pool exclude each other: a pool would take all its memory at "
             "once, and nothing could move to the host; leave out the pool's sizes or use mode "
             "'pool'"
         )
-        raise ConfigError(msg)
     if ucx:
-        msg = (
+        raise ConfigError(
             "managed memory and protocol 'ucx' exclude each other: UCX hands GPU memory to other "
             "workers by CUDA IPC, which does not take managed memory; use protocol 'tcp' or mode "
             "'pool'"
         )
-        raise ConfigError(msg)
 
 
 def _size(size: Size | None, total: int, name: str, *, over: bool = False) -> int | None:
@@ -179,11 +175,10 @@ def _import_rmm() -> Any:
     try:
         return import_module("rmm")
     except (ImportError, RuntimeError) as error:
-        msg = (
+        raise GpuError(
             f"RMM is installed and does not load ({first_line(error)}): install the rmm-cu12 or "
             "rmm-cu13 of your CuPy's CUDA version, or use memory mode 'default'"
-        )
-        raise GpuError(msg) from None
+        ) from None
 
 
 def _release_unused(cupy: Any, rmm: Any, device: int) -> None:

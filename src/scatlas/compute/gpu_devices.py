@@ -69,8 +69,7 @@ def query_gpus() -> Machine:
         _check(nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)))
         gpus = [_devices_of_gpu(nvml, handle) for handle in _handles(nvml, count.value)]
     except AttributeError:
-        msg = "the NVIDIA driver is too old: install a newer one"
-        raise GpuError(msg) from None
+        raise GpuError("the NVIDIA driver is too old: install a newer one") from None
     return Machine(driver.value, _visible(gpus))
 
 
@@ -79,11 +78,10 @@ def _nvml() -> ctypes.CDLL:
     try:
         nvml = ctypes.CDLL(_NVML)
     except OSError:
-        msg = (
+        raise GpuError(
             f"there is no NVIDIA driver ({_NVML}) on this machine, or not in this container, which "
             "needs NVIDIA_DRIVER_CAPABILITIES=compute,utility"
-        )
-        raise GpuError(msg) from None
+        ) from None
     _check(nvml.nvmlInit_v2())
     return nvml
 

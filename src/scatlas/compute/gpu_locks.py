@@ -66,8 +66,7 @@ def lock_gpus(
     folder.
     """
     if not 0 < share <= 1:
-        msg = f"the share of a GPU is {share}: give more than 0 and at most 1"
-        raise GpuError(msg)
+        raise GpuError(f"the share of a GPU is {share}: give more than 0 and at most 1")
     start = next_log = time.monotonic()
     candidates = _candidates(n, only, query_gpus)
     memory_wait = _FreeMemoryWait()
@@ -128,8 +127,7 @@ def _candidates(
     n: int | None, only: Collection[str] | None, query_gpus: Callable[[], Machine]
 ) -> list[Device]:
     if n is not None and n < 1:
-        msg = f"{n} GPUs cannot be locked: ask for at least 1"
-        raise GpuError(msg)
+        raise GpuError(f"{n} GPUs cannot be locked: ask for at least 1")
     return [device for device in usable(query_gpus()) if only is None or device.uuid in only]
 
 
@@ -281,10 +279,9 @@ def _folder() -> Path:
         msg = f"{folder}, the folder of the GPU locks, cannot be created: {error.strerror}"
         raise GpuError(msg) from None
     if not mine:
-        msg = (
+        raise GpuError(
             f"{folder}, the folder of the GPU locks, is not yours: set SCATLAS_LOCKS_DIR to another"
         )
-        raise GpuError(msg)
     return folder
 
 

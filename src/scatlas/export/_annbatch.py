@@ -78,8 +78,7 @@ def to_annbatch(
         with open_counts(atlas) as source, atomic_path(out) as partial:
             n_cells = source.shape[0]
             if not n_cells:
-                msg = f"{atlas}: it has no cells: nothing can be exported"
-                raise InputError(msg)
+                raise InputError(f"{atlas}: it has no cells: nothing can be exported")
             rng = np.random.default_rng(seed)
             n_datasets = -(-n_cells // dataset_cells)
             codes = (rng.random(n_cells) * n_datasets).astype(np.int32)

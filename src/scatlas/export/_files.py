@@ -159,27 +159,24 @@ def _open(atlas: Path | str, out: Path) -> Iterator[tuple[Store, Any]]:
         raise InputError(msg)
     with store.open() as root:
         if "X" not in root or "obs" not in root or "var" not in root:
-            msg = f"{atlas}: no AnnData: X, obs or var is missing: give atlas.zarr"
-            raise InputError(msg)
+            raise InputError(f"{atlas}: no AnnData: X, obs or var is missing: give atlas.zarr")
         yield store, root
 
 
 def check_new(out: Path) -> None:
     """Refuse to overwrite a file or folder."""
     if out.exists():
-        msg = f"{out}: it exists already: move it away, or give another name"
-        raise InputError(msg)
+        raise InputError(f"{out}: it exists already: move it away, or give another name")
 
 
 @contextmanager
 def _x_by_gene(store: Store, root: Any, out: Path, block_budget: str | int) -> Iterator[Any]:
     """X as CSC: of the copy beside the atlas, else of a temporary one beside the output."""
     if _UMAP not in root.get("obsm", {}):
-        msg = (
+        raise InputError(
             f"{store.path}: there is no obsm[{_UMAP!r}] to show: build the atlas with "
             "map: {cells: all}"
         )
-        raise InputError(msg)
     copied = find_gene_copy(store)
     with ExitStack() as stack:
         if isinstance(copied, GeneCopy):

@@ -99,8 +99,7 @@ def aggregate(
     from anndata import AnnData
 
     if axis not in (None, 0, 1, "obs", "var"):
-        msg = f"axis must be 'obs', 'var', 0 or 1, not {axis!r}"
-        raise InputError(msg)
+        raise InputError(f"axis must be 'obs', 'var', 0 or 1, not {axis!r}")
     over_genes = varm is not None if axis is None else axis in (1, "var")
     elements.check_not_backed(adata)
     data = _get_data(adata, layer=layer, obsm=obsm, varm=varm, over_genes=over_genes)
@@ -193,8 +192,7 @@ def _get_data(
 ) -> Any:
     """The array or table to aggregate: X by default."""
     if sum(name is not None for name in (layer, obsm, varm)) > 1:
-        msg = "give one of layer, obsm and varm, or none"
-        raise InputError(msg)
+        raise InputError("give one of layer, obsm and varm, or none")
     for name, key, axis, has_axis in (
         ("obsm", obsm, "cells (axis=0)", not over_genes),
         ("varm", varm, "genes (axis=1)", over_genes),
@@ -202,12 +200,10 @@ def _get_data(
         if key is None:
             continue
         if not has_axis:
-            msg = f"{name} can only be aggregated over {axis}"
-            raise InputError(msg)
+            raise InputError(f"{name} can only be aggregated over {axis}")
         arrays = getattr(adata, name)
         if key not in arrays:
-            msg = f"adata.{name} has no {key!r}; it has {sorted(arrays.keys())}"
-            raise InputError(msg)
+            raise InputError(f"adata.{name} has no {key!r}; it has {sorted(arrays.keys())}")
         return arrays[key]
     return elements.get_matrix(adata, layer=layer, all_floats=True)
 
@@ -220,8 +216,7 @@ def _parse_functions(func: AggType | Iterable[AggType]) -> tuple[str, ...]:
         msg = f"func {unknown[0]!r} is unknown: use {', '.join(known[:-1])} or {known[-1]}"
         raise InputError(msg)
     if not funcs:
-        msg = f"func names no function: use {', '.join(known[:-1])} or {known[-1]}"
-        raise InputError(msg)
+        raise InputError(f"func names no function: use {', '.join(known[:-1])} or {known[-1]}")
     return tuple(name for name in known if name in funcs)
 
 
@@ -238,8 +233,7 @@ def _label_groups(
 
     names = list(dict.fromkeys(columns.as_names(by, "by")))
     if not names:
-        msg = "by names no column: give one or several"
-        raise InputError(msg)
+        raise InputError("by names no column: give one or several")
     codes = np.zeros(len(table), dtype=np.int64)
     missing = np.zeros(len(table), dtype=bool)
     # Per column: code of each group, categories.

@@ -98,18 +98,16 @@ def _position(names: pd.Index, name: str, source: str) -> int:
     if len(positions) == 1:
         return int(positions[0])
     if len(positions) > 1:
-        msg = (
+        raise InputError(
             f"{source}: {len(positions)} genes have the name {name!r}: make var_names unique first"
         )
-        raise InputError(msg)
     by_upper: dict[str, str] = {}
     for known in map(str, names):
         by_upper.setdefault(known.upper(), known)
     close = get_close_matches(str(name).upper(), by_upper, _N_CLOSE_NAMES, 0.7)
     listed = ", ".join(repr(by_upper[key]) for key in close)
     hint = f"close names are {listed}" if close else "no name is close to it"
-    msg = f"{source}: there is no gene {name!r} among its {len(names):,} genes: {hint}"
-    raise InputError(msg)
+    raise InputError(f"{source}: there is no gene {name!r} among its {len(names):,} genes: {hint}")
 
 
 def _column(x: Any, position: int) -> NDArray[Any]:

@@ -201,12 +201,10 @@ def check_n_comps(n_comps: int, n_cells: int, n_genes: int) -> int:
     """Return the number of components as an int; refuse too many or too few."""
     n = whole_number(n_comps, "n_comps")
     if n_cells < 2:
-        msg = f"PCA needs at least two cells, but there are {n_cells}"
-        raise InputError(msg)
+        raise InputError(f"PCA needs at least two cells, but there are {n_cells}")
     if not 1 <= n <= min(n_cells, n_genes):
-        msg = (
+        raise InputError(
             f"n_comps={n} is not possible for {n_cells} cells x {n_genes} genes: choose 1 to "
             f"{min(n_cells, n_genes)}"
         )
-        raise InputError(msg)
     return n

@@ -28,11 +28,10 @@ def check_finite_moments(moments: Moments, names: pd.Index, expected: str) -> No
     """Refuse moments that are not finite; highly_variable_genes expects `expected`."""
     bad = ~np.isfinite(moments.mean).all(axis=0) | ~np.isfinite(moments.var).all(axis=0)
     if bad.any():
-        msg = (
+        raise InputError(
             f"gene {names[int(np.argmax(bad))]!r} has NaN or infinite values (or values so large "
             f"that expm1 overflows): highly_variable_genes expects {expected}"
         )
-        raise InputError(msg)
 
 
 def gene_moments(

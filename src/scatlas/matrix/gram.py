@@ -345,9 +345,8 @@ def _sum_blocks(n_genes: int, parts: Iterable[blocks.Block]) -> GramStats:
 def check_size(n_genes: int) -> None:
     """Refuse more genes than a Gram matrix may have."""
     if n_genes > MAX_GENES:
-        msg = (
+        raise InputError(
             f"PCA of {n_genes} genes needs two Gram matrices of {8e-9 * n_genes**2:.1f} GB, and at "
             f"most {MAX_GENES} genes are allowed: select genes first (highly_variable_genes, or "
             "mask_var)"
         )
-        raise InputError(msg)

@@ -86,12 +86,11 @@ class _GroupRows:
         # Keep half of the bytes, so that not every block copies the rows.
         n_groups = max(1, int(np.searchsorted(total, self._max_bytes // 2, side="right")))
         if total[n_groups - 1] > self._max_bytes:
-            msg = (
+            raise TooLargeError(
                 f"a median needs all cells of a group at once, and the {self._sizes[self.first]:,} "
                 f"of one take more than {self._max_bytes / 1e9:,.1f} GB, {_MEMORY_SHARE:.0%} of "
                 "the memory left: use mean, or smaller groups"
             )
-            raise TooLargeError(msg)
         self.stop = self.first + n_groups
         self._pieces = [_rows_below(*piece, self.stop) for piece in self._pieces]
 

@@ -102,12 +102,11 @@ def check_result_size(shape: tuple[int, int], n_arrays: int, description: str) -
     """Refuse a result that, with the sums behind it, is larger than the available memory."""
     needed, available = 8 * shape[0] * shape[1] * n_arrays, available_memory()
     if available is not None and needed > available:
-        msg = (
+        raise TooLargeError(
             f"the result of {description} is {shape[0]:,} x {shape[1]:,} values in "
             f"{n_arrays} arrays of 8 bytes, {needed / 1e9:,.1f} GB, but {available / 1e9:,.1f} GB "
             "of memory are left: request fewer functions, genes or groups at once"
         )
-        raise TooLargeError(msg)
 
 
 def sum_groups(
@@ -123,11 +122,10 @@ def sum_groups(
         total = kernels.zeros((n_groups, x.shape[1]), x.dtype, wanted)
     except MemoryError as error:  # the base class of CuPy's and RMM's
         n_arrays, where = wanted.n_arrays(x.dtype), "GPU's" if gpu else "main"
-        msg = (
+        raise TooLargeError(
             f"the {where} memory is too small for {n_groups:,} x {x.shape[1]:,} values in "
             f"{n_arrays} arrays of 8 bytes: request fewer functions, genes or groups at once"
-        )
-        raise TooLargeError(msg) from error
+        ) from error
     # If there are few groups, the worker that reads a block also sums it: all threads are busy, and
     # a cluster sends little. A GPU of this process adds its blocks to the total directly, and all
     # threads do so with the only block of a small matrix.

@@ -68,11 +68,10 @@ def harmonize(
     batches = {name: _parse_batch(name, column) for name, column in labels.items()}
     needed, available = harmony_bytes(n_cells, n_comps), available_memory()
     if available is not None and needed > available:
-        msg = (
+        raise TooLargeError(
             f"Harmony of {n_cells:,} cells in {n_comps} components takes {needed / 1e9:,.1f} GB, "
             f"but {available / 1e9:,.1f} GB of memory are left: use fewer components or fewer cells"
         )
-        raise TooLargeError(msg)
     logger.info("Harmony of %s cells in %d components", f"{n_cells:,}", n_comps)
     try:
         with np.errstate(over="ignore"):  # theta in single precision
@@ -102,19 +101,17 @@ def _parse_components(x: Any) -> NDArray[np.float64]:
     if blocks.is_sparse(x):
         raise InputError("Harmony needs dense components: pass x.toarray() if these are components")
     if x.shape[0] < _MIN_CELLS or not x.shape[1]:
-        msg = (
+        raise InputError(
             f"Harmony needs at least {_MIN_CELLS} cells and one component, but there are "
             f"{x.shape[0]} and {x.shape[1]}: give more cells"
         )
-        raise InputError(msg)
     x = np.asarray(blocks.on_host(blocks.to_memory(x)), dtype=np.float64)
     largest = max(-x.min(), x.max())
     if not (largest == 0 or _SMALLEST <= largest <= _LARGEST):
-        msg = (
+        raise InputError(
             f"the components hold values that are not finite, or beyond {_SMALLEST} to {_LARGEST}: "
             "remove those cells, or scale the components"
         )
-        raise InputError(msg)
     return x
 
 
@@ -128,12 +125,10 @@ def _parse_batch(name: str, column: pd.Series | pd.Categorical) -> pd.Categorica
         msg = f"obs[{name!r}] has no value for {n_missing:,} cells: label or remove them"
         raise InputError(msg)
     if values.categories.inferred_type.startswith("mixed"):  # harmonypy sorts them
-        msg = f"obs[{name!r}] mixes texts and numbers: convert it with .astype(str)"
-        raise InputError(msg)
+        raise InputError(f"obs[{name!r}] mixes texts and numbers: convert it with .astype(str)")
     if len(values.categories) < 2:
-        msg = (
+        raise InputError(
             f"obs[{name!r}] has the same value, {values.categories[0]!r}, for all cells, so "
             "there is nothing to mix: name another column, or do not integrate"
         )
-        raise InputError(msg)
     return values

@@ -131,8 +131,7 @@ def check_cells(
 def check_flavor(flavor: str) -> None:
     """Refuse an unknown flavor."""
     if flavor not in FLAVORS:
-        msg = f"flavor={flavor!r} is not supported: choose one of {', '.join(FLAVORS)}"
-        raise InputError(msg)
+        raise InputError(f"flavor={flavor!r} is not supported: choose one of {', '.join(FLAVORS)}")
 
 
 def count_table(

@@ -175,8 +175,7 @@ def ranked_genes(
     if min_cells is not None:
         ranked &= expressed >= min_cells
         if not ranked.any():
-            msg = f"no gene is expressed in min_cells={min_cells} cells: lower it"
-            raise InputError(msg)
+            raise InputError(f"no gene is expressed in min_cells={min_cells} cells: lower it")
     return ranked
 
 
@@ -266,11 +265,10 @@ def _bin_means(means: pd.Series, flavor: str, n_bins: int) -> pd.Series:
             remedy = (
                 "leave out those that no cell expresses with min_cells=1 (config: qc.min_cells)"
             )
-        msg = (
+        raise InputError(
             "flavor='cell_ranger' bins genes at percentiles of their mean, but too many genes have "
             f"the same mean: {remedy}"
         )
-        raise InputError(msg)
     return pd.cut(means, bins=edges)
 
 
@@ -314,11 +312,10 @@ def _select_top(norm: NDArray[np.float64], n_top_genes: int) -> NDArray[np.bool_
     """Mask of the genes at least as dispersed as the n-th, ties with it included."""
     known = np.sort(norm[~np.isnan(norm)])[::-1]
     if known.size == 0:
-        msg = (
+        raise InputError(
             "no gene has a normalised dispersion, so n_top_genes cannot be ranked: give at least "
             "two cells that differ (in each batch)"
         )
-        raise InputError(msg)
     # scanpy warns only when genes without a dispersion are the reason.
     if min(n_top_genes, norm.size) > known.size:
         warnings.warn(

@@ -35,15 +35,12 @@ _GPU_VALUES_AT_ONCE = 2**24
 def check_options(n_top_genes: int | None, theta: float, clip: float | None) -> int:
     """Number of top genes; refuse options that are missing or out of range."""
     if n_top_genes is None:
-        msg = f"flavor={FLAVOR!r} ranks genes and has no cutoffs: give n_top_genes"
-        raise InputError(msg)
+        raise InputError(f"flavor={FLAVOR!r} ranks genes and has no cutoffs: give n_top_genes")
     n_top_genes = whole_number(n_top_genes, "n_top_genes", least=1)
     if not theta > 0:
-        msg = f"theta={theta} must be above 0"
-        raise InputError(msg)
+        raise InputError(f"theta={theta} must be above 0")
     if clip is not None and not clip >= 0:
-        msg = f"clip={clip} must not be negative"
-        raise InputError(msg)
+        raise InputError(f"clip={clip} must not be negative")
     return n_top_genes
 
 
@@ -70,13 +67,11 @@ def residual_variances(
     codes = None if codes is None else np.where(codes < shape[0], codes, -1)
     used_totals = totals if codes is None else totals[codes >= 0]
     if (model.genes < 0).any() or (used_totals < 0).any():
-        msg = f"genes or cells have a total below 0: flavor={FLAVOR!r} expects counts"
-        raise InputError(msg)
+        raise InputError(f"genes or cells have a total below 0: flavor={FLAVOR!r} expects counts")
     for group in groups:
         if model.groups[group] == 0:
             where = "" if batches is None else f" of batch {batches[group]!r}"
-            msg = f"all cells{where} are empty: there is nothing to rank genes by"
-            raise InputError(msg)
+            raise InputError(f"all cells{where} are empty: there is nothing to rank genes by")
 
     kernels = kernels_for("moments.pearson", x)
     rows = (totals,) if codes is None else (totals, codes)

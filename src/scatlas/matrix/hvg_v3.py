@@ -38,8 +38,7 @@ def check_options(n_top_genes: int | None, span: float) -> int:
     n_top_genes = _N_TOP_GENES if n_top_genes is None else n_top_genes
     n_top_genes = whole_number(n_top_genes, "n_top_genes", least=1)
     if not 0 < span <= 1:
-        msg = f"span={span} must be above 0 and at most 1: it is a share of the genes"
-        raise InputError(msg)
+        raise InputError(f"span={span} must be above 0 and at most 1: it is a share of the genes")
     return n_top_genes
 
 
@@ -104,28 +103,25 @@ def _expected_spread(
 
     varies = ranked & (var > 0)
     if (mean[varies] <= 0).any():
-        msg = f"genes have a mean below 0{where}: flavor={flavor!r} expects counts"
-        raise InputError(msg)
+        raise InputError(f"genes have a mean below 0{where}: flavor={flavor!r} expects counts")
     n_genes = np.count_nonzero(varies)
     if int(n_genes * span + 1e-5) < _MIN_GENES_PER_FIT:  # as loess rounds
         remedy = "choose another flavor, or raise span" if n_genes else "give cells that differ"
-        msg = (
+        raise InputError(
             f"{n_genes} genes vary{where}, too few for flavor={flavor!r} with span={span}, whose "
             f"fits need at least {_MIN_GENES_PER_FIT} genes: {remedy}"
         )
-        raise InputError(msg)
     model = loess(np.log10(mean[varies]), np.log10(var[varies]), span=span, degree=2)
     try:
         model.fit()
     except ValueError as error:
         reason = error.args[0]
         text = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
-        msg = (
+        raise InputError(
             f"loess cannot fit the variances of {n_genes} genes on their means{where} "
             f"({text.strip().rstrip('.')}): raise span={span}, or leave out genes that hardly any "
             "cell expresses with min_cells (config: qc.min_cells)"
-        )
-        raise InputError(msg) from error
+        ) from error
     estimate = np.zeros(var.size)
     estimate[varies] = model.outputs.fitted_values
     return np.sqrt(10**estimate)

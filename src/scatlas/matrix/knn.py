@@ -109,11 +109,10 @@ def approximate(
         numba.set_num_threads(n_threads)
     if (indices < 0).any():
         n_incomplete = int((indices < 0).any(axis=1).sum())
-        msg = (
+        raise InputError(
             f"NN-descent found fewer than {n_neighbors} neighbours for {n_incomplete} cells: "
             "pass transformer='sklearn' for the exact search"
         )
-        raise InputError(msg)
     indices, distances = _move_self_first(indices.astype(np.int64), distances.astype(np.float64))
     return indices[:, :n_neighbors].copy(), distances[:, :n_neighbors].copy()
 

@@ -170,11 +170,10 @@ def _genes_of_plates(found: Mapping[str, pd.Index], genes: GeneRule) -> pd.Index
     first, shared = next(iter(found.items()))
     for plate, names in found.items() if genes == "same" else ():
         if not names.equals(shared):
-            msg = (
+            raise InputError(
                 f"the genes of plate {plate} are not those of plate {first}: load both again, or "
                 "set genes: intersect (or union)"
             )
-            raise InputError(msg)
     return common_genes([*found.values()], genes)
 
 

@@ -141,11 +141,10 @@ def _check_neighbours(neighbours: Array, n_reference: int) -> None:
     if neighbours.size and not (neighbours.min() >= 0 and neighbours.max() < n_reference):
         wrong = (neighbours < 0) | (neighbours >= n_reference)
         cell = np.flatnonzero(wrong.any(axis=1))[0]
-        msg = (
+        raise InputError(
             f"cell {cell} has the neighbour {neighbours[wrong][0]}, "
             f"but the reference has {n_reference} cells: pass neighbours in this reference"
         )
-        raise InputError(msg)
 
 
 def lay_out(

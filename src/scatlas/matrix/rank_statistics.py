@@ -144,11 +144,10 @@ def _check_finite(total: Sums, names: pd.Index) -> None:
     if total.squares is not None:
         bad |= ~np.isfinite(total.squares).all(axis=0)
     if bad.any():
-        msg = (
+        raise InputError(
             f"gene {names[int(np.argmax(bad))]!r} has NaN or infinite values (or values too large "
             "to square): rank_genes_groups expects log-normalised values"
         )
-        raise InputError(msg)
 
 
 def _like_counts(total: Sums) -> bool:

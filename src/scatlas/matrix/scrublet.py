@@ -84,11 +84,9 @@ def scrublet_of_counts(
     from scatlas.elements import check_array
 
     if not 0 < expected_doublet_rate < 1:
-        msg = f"expected_doublet_rate={expected_doublet_rate} must lie between 0 and 1"
-        raise InputError(msg)
+        raise InputError(f"expected_doublet_rate={expected_doublet_rate} must lie between 0 and 1")
     if not sim_doublet_ratio > 0:
-        msg = f"sim_doublet_ratio={sim_doublet_ratio} must be above 0"
-        raise InputError(msg)
+        raise InputError(f"sim_doublet_ratio={sim_doublet_ratio} must be above 0")
     n_prin_comps = whole_number(n_prin_comps, "n_prin_comps", least=1)
     if n_neighbors is not None:
         n_neighbors = whole_number(n_neighbors, "n_neighbors", least=1)
@@ -161,11 +159,10 @@ def _embed_cells(
     table = hvg_of_counts(x, names, factors, n_top_genes=n_top_genes, genes=detected.frequent)
     genes = np.flatnonzero(table["highly_variable"])
     if min(genes.size, int(np.count_nonzero(scored))) < n_comps:
-        msg = (
+        raise InputError(
             f"{n_comps} components (n_prin_comps) are too many for {scored.sum():,} cells and "
             f"{genes.size:,} highly variable genes"
         )
-        raise InputError(msg)
     logger.info("searching doublets in %d genes", genes.size)
     totals, normalize = [], _normalizer(genes)
     with GramAccumulator(genes.size) as gram:

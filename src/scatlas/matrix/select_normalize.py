@@ -22,8 +22,7 @@ def scales_from_size_factors(size_factors: ArrayLike, n_cells: int) -> NDArray[n
     """Factor for the counts of each cell, from checked size factors; NaN for cells left out."""
     factors = as_numbers(size_factors, "size_factors").astype(np.float64, copy=False)
     if factors.shape != (n_cells,):
-        msg = f"size_factors has shape {factors.shape}, but there are {n_cells} cells"
-        raise InputError(msg)
+        raise InputError(f"size_factors has shape {factors.shape}, but there are {n_cells} cells")
     if np.isinf(factors).any() or (factors < 0).any():
         raise InputError("size_factors must be finite and not negative, or NaN to leave a cell out")
     return reciprocal(factors)
@@ -69,8 +68,7 @@ def select_and_log_normalize(x: Any, genes: ArrayLike, *, size_factors: ArrayLik
     genes = np.asarray(genes)
     if genes.dtype == bool:
         if genes.shape != (n_genes,):
-            msg = f"genes is a mask of {genes.size}, but there are {n_genes} genes"
-            raise InputError(msg)
+            raise InputError(f"genes is a mask of {genes.size}, but there are {n_genes} genes")
         genes = np.flatnonzero(genes)
     try:
         new_column = new_column_of_gene(genes, n_genes)

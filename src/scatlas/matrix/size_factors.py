@@ -66,8 +66,7 @@ def check_totals(totals: NDArray[Any]) -> None:
 def check_target(target_sum: float) -> None:
     """Refuse a target sum that is not positive and finite."""
     if not 0 < target_sum < np.inf:
-        msg = f"target_sum must be a positive number, not {target_sum}"
-        raise InputError(msg)
+        raise InputError(f"target_sum must be a positive number, not {target_sum}")
 
 
 @blocks.passes(1)

@@ -33,8 +33,7 @@ def pca_scree(variance_ratio: ArrayLike) -> Figure:
     """
     ratio = np.asarray(variance_ratio, np.float64)
     if ratio.size == 0:
-        msg = "there is no component to draw: variance_ratio is empty"
-        raise InputError(msg)
+        raise InputError("there is no component to draw: variance_ratio is empty")
     made = figure(8.4, 3.4)
     scree, running = made.subplots(1, 2)
     components = np.arange(1, ratio.size + 1)

@@ -37,8 +37,7 @@ def doublet_scores(captures: Mapping[str, Mapping[str, Any]]) -> Figure:
         When there is no capture.
     """
     if not captures:
-        msg = "there is no capture to draw: give the scores of at least one"
-        raise InputError(msg)
+        raise InputError("there is no capture to draw: give the scores of at least one")
     largest = sorted(captures, key=lambda name: -captures[name]["n_cells"])[:_MAX_CAPTURES]
     shown = [name for name in captures if name in largest]
     columns = min(_COLUMNS, len(shown))

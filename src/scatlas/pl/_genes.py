@@ -295,8 +295,7 @@ def _chosen(
     names = set(markers["group"])
     groups = [group for group in mean.index if group in names]
     if not groups:
-        msg = "there is no marker gene to draw: give the markers of at least one group"
-        raise InputError(msg)
+        raise InputError("there is no marker gene to draw: give the markers of at least one group")
     per_group = max(1, min(n_genes, _MAX_GENES // len(groups)))
     best = markers.groupby("group", sort=False).head(per_group)
     by_group = best.groupby("group", sort=False)["names"]

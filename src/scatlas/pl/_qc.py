@@ -115,8 +115,7 @@ def qc_violins(
 
 def _check_plates(plates: Mapping[str, Any]) -> None:
     if not plates:
-        msg = "there is no plate to draw: give a table for at least one"
-        raise InputError(msg)
+        raise InputError("there is no plate to draw: give a table for at least one")
 
 
 def _as_drawn(values: Any, log: bool) -> np.ndarray:

@@ -107,8 +107,7 @@ def _parse_targets(wanted: NDArray[Any], n_cells: int) -> NDArray[np.int64]:
     if wanted.ndim == 0:
         wanted = np.full(n_cells, wanted)
     if wanted.shape != (n_cells,):
-        msg = f"counts_per_cell has shape {wanted.shape}, but there are {n_cells} cells"
-        raise InputError(msg)
+        raise InputError(f"counts_per_cell has shape {wanted.shape}, but there are {n_cells} cells")
     targets = wanted.astype(np.int64)
     if (targets != wanted).any() or (targets < 0).any():
         raise InputError("counts_per_cell must be integers from 0 on")

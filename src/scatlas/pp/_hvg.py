@@ -271,8 +271,7 @@ def _batches(
     obs = elements.get_table(adata, "obs")
     batch = columns.get_labels(obs, batch_key, "batch_key").remove_unused_categories()
     if len(batch.categories) == 0:
-        msg = f"obs[{batch_key!r}] (batch_key) is empty for every cell"
-        raise InputError(msg)
+        raise InputError(f"obs[{batch_key!r}] (batch_key) is empty for every cell")
     known = batch.codes >= 0 if cell_mask is None else (batch.codes >= 0) & cell_mask
     n_cells = np.bincount(batch.codes[known], minlength=len(batch.categories))
     if n_cells.max() == 1:

@@ -174,17 +174,14 @@ def neighbors(
 
 def _check_options(*, knn: bool, method: Any, transformer: Any, recall: float) -> None:
     if method not in {"umap", None}:
-        msg = f"method {method!r} is not offered: use method='umap'"
-        raise InputError(msg)
+        raise InputError(f"method {method!r} is not offered: use method='umap'")
     if not knn:
-        msg = "knn=False belongs to method='gauss', which is not offered: use knn=True"
-        raise InputError(msg)
+        raise InputError("knn=False belongs to method='gauss', which is not offered: use knn=True")
     if transformer not in {None, "sklearn", "ivf", "pynndescent"}:
-        msg = (
+        raise InputError(
             f"transformer {transformer!r} is not offered: use 'sklearn', 'ivf', 'pynndescent' or "
             "None"
         )
-        raise InputError(msg)
     if not 0 < recall <= 1:
         msg = f"recall is {recall}, but it is a share of the neighbours: above 0, at most 1"
         raise InputError(msg)
@@ -198,11 +195,10 @@ def _take_lists(
 
     suits = metric in inverted_lists.METRICS and not metric_kwds and not blocks.is_sparse(x)
     if transformer == "ivf" and not suits:
-        msg = (
+        raise InputError(
             f"transformer='ivf' takes dense cells and one of the metrics "
             f"{', '.join(inverted_lists.METRICS)} without metric_kwds: leave transformer out"
         )
-        raise InputError(msg)
     many = x.shape[0] > inverted_lists.FASTER_FROM
     return suits and (transformer == "ivf" or (transformer is None and many))
 
@@ -261,11 +257,10 @@ def _search(
         if callable(metric):
             raise
         reason = " ".join(str(error).split())[:300]
-        msg = (
+        raise InputError(
             f"metric={metric!r} with metric_kwds of {list(metric_kwds)} cannot measure cells in "
             f"{x.shape[1]} dimensions ({reason}): choose another metric or metric_kwds"
-        )
-        raise InputError(msg) from error
+        ) from error
 
 
 def _check_found(indices: Any, distances: Any, metric: Any) -> None:
@@ -273,12 +268,11 @@ def _check_found(indices: Any, distances: Any, metric: Any) -> None:
     known = (distances <= np.finfo(np.float32).max) & (indices >= 0)  # weights are float32
     bad = blocks.on_host(~known.all(axis=1))
     if bad.any():
-        msg = (
+        raise InputError(
             f"metric={metric!r} gives distances that are NaN or infinite for {bad.sum():,} cells, "
             f"the first at position {int(bad.argmax())} (a dimension or cell without variance, or "
             "huge values): choose another metric, or remove such dimensions or cells"
         )
-        raise InputError(msg)
 
 
 def _with_spread(x: Any, metric: Any, metric_kwds: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -292,11 +286,10 @@ def _with_spread(x: Any, metric: Any, metric_kwds: Mapping[str, Any]) -> Mapping
         return {"V": np.var(x, axis=0, ddof=1)}
     covariance = np.atleast_2d(np.cov(x.T))
     if np.linalg.matrix_rank(covariance) < x.shape[1]:
-        msg = (
+        raise InputError(
             f"metric='mahalanobis' needs an invertible covariance, but the {x.shape[1]} dimensions "
             "depend on each other: choose fewer with n_pcs, or give metric_kwds={'VI': ...}"
         )
-        raise InputError(msg)
     return {"VI": np.linalg.inv(covariance).T}
 
 

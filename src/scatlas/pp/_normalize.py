@@ -104,11 +104,9 @@ def normalize_total(
         When there are cells whose total is 0 and the totals have been computed.
     """
     if copy and not inplace:
-        msg = "copy=True cannot be used with inplace=False"
-        raise InputError(msg)
+        raise InputError("copy=True cannot be used with inplace=False")
     if not 0 <= max_fraction <= 1:
-        msg = f"max_fraction must lie within 0 and 1, not {max_fraction}"
-        raise InputError(msg)
+        raise InputError(f"max_fraction must lie within 0 and 1, not {max_fraction}")
     if target_sum is not None:
         check_target(target_sum)
     if exclude_highly_expressed and counts_per_cell is not None:
@@ -295,12 +293,10 @@ def log1p(
     from anndata import AnnData
 
     if base is not None and not (0 < base < np.inf and base != 1):
-        msg = f"base must be a positive number other than 1, not {base}"
-        raise InputError(msg)
+        raise InputError(f"base must be a positive number other than 1, not {base}")
     if not isinstance(data, AnnData):
         if layer is not None or obsm is not None:
-            msg = "layer and obsm need an AnnData, not a matrix"
-            raise InputError(msg)
+            raise InputError("layer and obsm need an AnnData, not a matrix")
         return _log(blocks.sum_repeats(data), base, owned=False)
     if "log1p" in data.uns:
         message = "adata.X seems to be already log-transformed."

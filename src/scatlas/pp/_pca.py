@@ -136,8 +136,7 @@ def pca(
         raise InputError(msg)
     dtype = np.dtype(dtype)
     if dtype not in (np.float32, np.float64):
-        msg = f"dtype={dtype} is not supported: choose float32 or float64"
-        raise InputError(msg)
+        raise InputError(f"dtype={dtype} is not supported: choose float32 or float64")
     is_adata = isinstance(data, AnnData)
     adata = data.copy() if is_adata and copy else data
     x = elements.get_array(adata, layer) if is_adata else elements.check_array(data, "the array")

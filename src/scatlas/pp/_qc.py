@@ -102,11 +102,10 @@ def calculate_qc_metrics(
     names = columns.as_names(qc_vars, "qc_vars")
     genes = (adata.raw if use_raw else adata).var_names
     if inplace and not adata.var_names.isin(genes).all():
-        msg = (
+        raise InputError(
             "adata.raw lacks genes of adata, so adata.var cannot hold the metrics of its genes: "
             "take them with inplace=False, or those of adata.raw.to_adata()"
         )
-        raise InputError(msg)
     masks = _masks(adata, names, genes, use_raw=use_raw)
     ns = _ranks(percent_top, genes.size)
     sums = _qc_sums(x, masks, ns)
@@ -138,11 +137,10 @@ def _ranks(percent_top: Collection[int] | None, n_genes: int) -> list[int]:
     given = columns.as_names(() if percent_top is None else percent_top, "percent_top")
     ns = sorted({whole_number(n, "percent_top") for n in given})
     if ns and (ns[0] < 1 or ns[-1] > n_genes):
-        msg = (
+        raise InputError(
             f"percent_top={tuple(ns)} asks for the top {ns[-1] if ns[-1] > n_genes else ns[0]} "
             f"genes, but there are {n_genes}: give numbers within 1 and {n_genes}, or None"
         )
-        raise InputError(msg)
     return ns
 
 

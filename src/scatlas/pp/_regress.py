@@ -105,8 +105,7 @@ def _regressors(
     for key in keys:
         column = columns.get_column(obs, key, "keys")
         if column.isna().any():
-            msg = f"obs[{key!r}] (keys) has no value for {column.isna().sum():,} cells"
-            raise InputError(msg)
+            raise InputError(f"obs[{key!r}] (keys) has no value for {column.isna().sum():,} cells")
         is_categorical = isinstance(column.dtype, pd.CategoricalDtype)
         if is_categorical or columns.kind_of_values(column) == "labels":
             if len(keys) > 1:
@@ -115,8 +114,7 @@ def _regressors(
             return [_groups(obs, key)]
         values = columns.get_numbers(obs, key, "keys").astype(np.float64)
         if not np.isfinite(values).all():
-            msg = f"obs[{key!r}] (keys) has infinite values"
-            raise InputError(msg)
+            raise InputError(f"obs[{key!r}] (keys) has infinite values")
         regressors.append(values)
     return regressors
 
@@ -125,11 +123,10 @@ def _groups(obs: pd.DataFrame, key: str) -> pd.Categorical:
     """Groups whose means are taken off; as many groups as cells would leave nothing."""
     groups = columns.get_labels(obs, key, "keys").remove_unused_categories()
     if len(groups.categories) == len(groups) > 2:
-        msg = (
+        raise InputError(
             f"obs[{key!r}] (keys) has another value for each cell, so that nothing would be left "
             "of X: convert it to numbers with .astype(float), or name another column"
         )
-        raise InputError(msg)
     return groups
 
 
@@ -147,11 +144,10 @@ def _residuals(x: Any, regressors: list[pd.Categorical | NDArray[np.float64]]) -
         base, weights, slopes = blocks.on_host(means), [], np.empty((0, n_genes))
     unusable = ~(np.isfinite(base).all(axis=0) & np.isfinite(slopes).all(axis=0))
     if unusable.any():
-        msg = (
+        raise InputError(
             f"{unusable.sum():,} genes, the first at position {int(np.argmax(unusable))}, have NaN "
             "or infinite values, on which nothing can be regressed: remove these genes or cells"
         )
-        raise InputError(msg)
     narrow = x.dtype == np.float32 or (x.dtype.kind in "iub" and x.dtype.itemsize <= 4)
     dtype = np.dtype(np.float32 if narrow else np.float64)
     residuals = kernels_for("linalg.regress", x).residuals

@@ -70,8 +70,7 @@ def sample(
     from anndata import AnnData
 
     if axis not in ("obs", "var", 0, 1):
-        msg = f"axis must be 'obs', 'var', 0 or 1, not {axis!r}"
-        raise InputError(msg)
+        raise InputError(f"axis must be 'obs', 'var', 0 or 1, not {axis!r}")
     side: Literal["obs", "var"] = "obs" if axis in ("obs", 0) else "var"
     is_anndata = isinstance(data, AnnData)
     if not is_anndata:
@@ -113,17 +112,14 @@ def _weights(
     if hasattr(data, f"{side}_names"):  # an array has a method var
         weights = elements.get_values(data, p, "p", side)
     elif isinstance(p, str):
-        msg = f"p={p!r} names a column, which an array has not: pass an AnnData"
-        raise InputError(msg)
+        raise InputError(f"p={p!r} names a column, which an array has not: pass an AnnData")
     else:
         weights = as_numbers(p, "p")
     if weights.shape != (length,):
-        msg = f"p has shape {weights.shape}, but there are {length} {side}"
-        raise InputError(msg)
+        raise InputError(f"p has shape {weights.shape}, but there are {length} {side}")
     if weights.dtype == bool:
         if not weights.any():
-            msg = "p is False everywhere: there is nothing to draw from"
-            raise InputError(msg)
+            raise InputError("p is False everywhere: there is nothing to draw from")
         return weights / weights.sum()
     # As in NumPy: those in float32 sum to 1 as far as its digits go.
     tolerance = np.sqrt(np.finfo(weights.dtype if weights.dtype.kind == "f" else float).eps)
@@ -138,8 +134,7 @@ def _number(
     fraction: float | None, n: int | None, length: int, weights: np.ndarray | None, *, replace: bool
 ) -> int:
     if (fraction is None) == (n is None):
-        msg = "give either fraction or n"
-        raise InputError(msg)
+        raise InputError("give either fraction or n")
     if fraction is not None:
         if fraction < 0 or (fraction > 1 and not replace):
             msg = f"fraction={fraction} must lie within 0 and 1 (above 1 only with replace=True)"
@@ -148,6 +143,5 @@ def _number(
     n = whole_number(n, "n")
     available = length if weights is None else int(np.count_nonzero(weights))
     if n > available and not replace:
-        msg = f"cannot draw {n} of {available} without replacement"
-        raise InputError(msg)
+        raise InputError(f"cannot draw {n} of {available} without replacement")
     return n

@@ -131,12 +131,11 @@ def _scale(
     mean, sd = moments.mean[0], np.sqrt(moments.var[0])
     unusable = ~(np.isfinite(mean) & np.isfinite(sd))
     if unusable.any():
-        msg = (
+        raise InputError(
             f"{unusable.sum():,} genes, the first at position {int(np.argmax(unusable))}, have NaN "
             "or infinite values (or squares that overflow), so that they have no mean and variance "
             "to scale by: remove these genes or their cells first"
         )
-        raise InputError(msg)
     sd[sd == 0] = 1.0
     dtype = x.dtype if x.dtype in (np.float32, np.float64) else np.dtype(np.float64)
     centre = mean if zero_center else None

@@ -19,8 +19,7 @@ def graph(adata: AnnData, neighbors_key: str | None = None) -> tuple[sp.csr_matr
     """Connectivities [cells x cells] under ``uns[neighbors_key]``, and their parameters."""
     key = "neighbors" if neighbors_key is None else neighbors_key
     if key not in adata.uns:
-        msg = f"no neighbourhood graph in uns[{key!r}]: run sa.pp.neighbors first"
-        raise InputError(msg)
+        raise InputError(f"no neighbourhood graph in uns[{key!r}]: run sa.pp.neighbors first")
     facts = adata.uns[key]
     where = facts.get("connectivities_key", "connectivities")
     if where not in adata.obsp:

@@ -119,8 +119,7 @@ def ingest(
         )
         elements.check_finite_values(cells, reference.name)
     except InputError as error:
-        msg = f"adata_ref: {error}"
-        raise InputError(msg) from error
+        raise InputError(f"adata_ref: {error}") from error
     x_pca = None
     if pca is not None:  # lazy for a Dask X
         new = elements.get_array(adata, pca.layer)
@@ -176,21 +175,19 @@ def _check_genes(adata: AnnData, adata_ref: AnnData) -> None:
     for given in (adata, adata_ref):
         elements.check_not_backed(given)
     if adata.n_vars != adata_ref.n_vars:
-        msg = (
+        raise InputError(
             f"adata has {adata.n_vars} genes, but adata_ref has {adata_ref.n_vars}: select the "
             "genes of the reference with adata[:, adata_ref.var_names]"
         )
-        raise InputError(msg)
     own, theirs = adata.var_names, adata_ref.var_names
     if other := np.flatnonzero(np.asarray(own != theirs)).tolist():
         remedy = "select the genes of the reference with adata[:, adata_ref.var_names]"
         if own.str.upper().equals(theirs.str.upper()) and not theirs.isin(own).all():
             remedy = "set adata.var_names = adata_ref.var_names if they are the same genes"
-        msg = (
+        raise InputError(
             f"gene {other[0]} of adata is {own[other[0]]!r}, but that of adata_ref is "
             f"{theirs[other[0]]!r}: {remedy}"
         )
-        raise InputError(msg)
 
 
 def _read_reference(
@@ -199,11 +196,10 @@ def _read_reference(
     _, params = graph(adata_ref, neighbors_key)
     metric = params.get("metric", "euclidean")
     if metric not in inverted_lists.METRICS or params.get("metric_kwds"):
-        msg = (
+        raise InputError(
             f"its neighbours are in the metric {metric!r}, but new cells are searched in one of "
             f"{', '.join(inverted_lists.METRICS)} without metric_kwds: run sa.pp.neighbors with one"
         )
-        raise InputError(msg)
     n_neighbors = int(params["n_neighbors"])
     k = whole_number(n_neighbors if k is None else k, "k", least=1, most=adata_ref.n_obs)
     use_rep, n_pcs = params.get("use_rep"), params.get("n_pcs")
@@ -218,11 +214,10 @@ def _read_map(adata_ref: AnnData) -> Layout:
 
     params = adata_ref.uns.get("umap", {}).get("params", {})
     if "X_umap" not in adata_ref.obsm or not {"a", "b"} <= set(params):
-        msg = (
+        raise InputError(
             "no obsm['X_umap'] with uns['umap']['params']: run sa.tl.umap first, or leave 'umap' "
             "out of embedding_method"
         )
-        raise InputError(msg)
     coordinates = _to_dense(blocks.to_memory(elements.get_obsm(adata_ref, "X_umap")))
     elements.check_finite_values(coordinates, "X_umap")
     seed = int(check_random_state(params.get("random_state", 0)).randint(2**63))
@@ -235,18 +230,16 @@ def _components(adata_ref: AnnData) -> _Pca:
     """
     for element, key in (("varm", "PCs"), ("obsm", "X_pca")):
         if key not in getattr(adata_ref, element):
-            msg = f"no {element}[{key!r}], so no components: run sa.pp.pca first"
-            raise InputError(msg)
+            raise InputError(f"no {element}[{key!r}], so no components: run sa.pp.pca first")
     PCs, x_pca = (
         np.asarray(adata_ref.varm["PCs"], np.float64),
         elements.get_obsm(adata_ref, "X_pca"),
     )
     if PCs.shape[1] != x_pca.shape[1]:
-        msg = (
+        raise InputError(
             f"varm['PCs'] has {PCs.shape[1]} components, but obsm['X_pca'] has {x_pca.shape[1]}: "
             "run sa.pp.pca again"
         )
-        raise InputError(msg)
     layer = adata_ref.uns.get("pca", {}).get("params", {}).get("layer")
     rows = np.arange(min(_PROJECTED, adata_ref.n_obs))
     x = blocks.select_rows(elements.get_array(adata_ref, layer), rows)
@@ -261,12 +254,11 @@ def _components(adata_ref: AnnData) -> _Pca:
     offset = offsets.mean(axis=0)
     largest = max(np.abs(uncentred).max(initial=0), np.abs(centred).max(initial=0))
     if not np.abs(offsets - offset).max(initial=0) <= _SAME_OFFSET * largest:
-        msg = (
+        raise InputError(
             "obsm['X_pca'] is not the projection of its "
             f"{'X' if layer is None else f'layers[{layer!r}]'} on varm['PCs']: run sa.pp.pca, "
             "sa.pp.neighbors and sa.tl.umap on the values that it holds"
         )
-        raise InputError(msg)
     dtype = x_pca.dtype if x_pca.dtype == np.float64 else np.dtype(np.float32)
     return _Pca(PCs, offset, dtype, layer)
 
@@ -280,11 +272,10 @@ def _representation(adata: AnnData, reference: _Reference, x_pca: Any, n_dims: i
     x = elements.get_matrix(adata, obsm=reference.name, all_floats=True)
     x = x if reference.n_pcs is None else x[:, : reference.n_pcs]
     if x.shape[1] != n_dims:
-        msg = (
+        raise InputError(
             f"obsm[{reference.name!r}] of adata has {x.shape[1]} dimensions, but that of adata_ref "
             f"has {n_dims}: compute it as for the reference"
         )
-        raise InputError(msg)
     return x
 
 

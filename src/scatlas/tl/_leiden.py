@@ -171,11 +171,9 @@ def leiden(
 
 def _check_flavor(flavor: str, *, directed: bool | None, partition_type: type | None) -> None:
     if flavor not in {"igraph", "leidenalg", "rounds"}:
-        msg = f"flavor is {flavor!r}: use 'igraph', 'leidenalg' or 'rounds'"
-        raise InputError(msg)
+        raise InputError(f"flavor is {flavor!r}: use 'igraph', 'leidenalg' or 'rounds'")
     if flavor != "leidenalg" and directed:
-        msg = f"flavor={flavor!r} clusters undirected graphs: pass directed=False"
-        raise InputError(msg)
+        raise InputError(f"flavor={flavor!r} clusters undirected graphs: pass directed=False")
     if flavor != "leidenalg" and partition_type is not None:
         msg = "partition_type belongs to flavor='leidenalg': leave it out or change the flavor"
         raise InputError(msg)
@@ -248,11 +246,9 @@ def _find_graph(
     if obsp is None:
         return graph(adata, neighbors_key)
     if neighbors_key is not None:
-        msg = "obsp and neighbors_key both name a graph: pass one of them"
-        raise InputError(msg)
+        raise InputError("obsp and neighbors_key both name a graph: pass one of them")
     if obsp not in adata.obsp:
-        msg = f"no {obsp!r} in obsp: there are {list(adata.obsp)}"
-        raise InputError(msg)
+        raise InputError(f"no {obsp!r} in obsp: there are {list(adata.obsp)}")
     return check_graph(adata.obsp[obsp], f"obsp[{obsp!r}]", adata.n_obs), None
 
 
@@ -279,11 +275,10 @@ def _restriction(adata: AnnData, restrict_to: Any) -> tuple[np.ndarray, np.ndarr
     labels = texts[values.codes]
     cells = np.isin(values.codes, np.flatnonzero(np.isin(texts[:-1], names)))
     if not (names and set(names) <= set(labels)):
-        msg = (
+        raise InputError(
             f"restrict_to names {names}, which are not all in obs[{column!r}]: name one or several "
             f"of {natsorted(set(labels) - {None})}"
         )
-        raise InputError(msg)
     return cells, labels, "-".join(names)
 
 

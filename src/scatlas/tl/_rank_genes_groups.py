@@ -143,8 +143,7 @@ def rank_genes_groups(
             msg = f"{name}={value!r} is unknown: use {', '.join(known[:-1])} or {known[-1]}"
             raise InputError(msg)
     if kwds and method != "logreg":
-        msg = f"{next(iter(kwds))!r} is no option of method={method!r}"
-        raise InputError(msg)
+        raise InputError(f"{next(iter(kwds))!r} is no option of method={method!r}")
     if n_genes is not None:
         n_genes = whole_number(n_genes, "n_genes", least=1)
     elements.check_not_backed(adata)
@@ -299,11 +298,10 @@ def _genes_of_mask(adata: AnnData, mask: Any, *, use_raw: bool) -> NDArray[np.in
     table, element = elements.genes_of(adata, use_raw=use_raw)
     nameless = not isinstance(mask, str) and not columns.has_names(mask)
     if nameless and len(table) == adata.n_vars and not adata.var_names.equals(table.index):
-        msg = (
+        raise InputError(
             "mask_var may be of adata or of adata.raw, whose genes have another order or other "
             "names: give it as a pandas Series with the names of the genes"
         )
-        raise InputError(msg)
     mask = columns.get_mask(mask, table, len(table), "mask_var", element)
     if not mask.any():
         raise InputError("mask_var leaves no gene to rank")

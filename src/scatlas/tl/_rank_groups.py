@@ -69,19 +69,17 @@ def parse_groups(
     if reference != REST and str(reference) not in wanted:
         wanted.append(str(reference))
     if unknown := [name for name in wanted if name not in position]:
-        msg = f"obs[{groupby!r}] has no group {unknown[0]!r}; it has {names}"
-        raise InputError(msg)
+        raise InputError(f"obs[{groupby!r}] has no group {unknown[0]!r}; it has {names}")
     chosen = np.array([position[name] for name in wanted], dtype=np.int64)
     new = np.full(len(names) + 1, -1, dtype=np.int64)  # the last for cells without a value
     new[chosen] = np.arange(chosen.size)
     codes = new[values.codes]
     sizes = np.bincount(codes[codes >= 0], minlength=chosen.size).astype(np.int64)
     if few := [name for name, size in zip(wanted, sizes, strict=True) if size < 2]:
-        msg = (
+        raise InputError(
             f"a group needs two cells or more, but obs[{groupby!r}] has fewer of "
             f"{', '.join(map(repr, few))}: leave such groups out with groups="
         )
-        raise InputError(msg)
     parsed = Groups(
         wanted,
         codes,
@@ -103,8 +101,7 @@ def _parse_names(names: list[str], groups: Any) -> list[str]:
         raise InputError(msg)
     wanted = [str(group) for group in columns.as_names(groups, "groups")]
     if len(set(wanted)) < len(wanted):
-        msg = f"groups names {_duplicate(wanted)!r} twice"
-        raise InputError(msg)
+        raise InputError(f"groups names {_duplicate(wanted)!r} twice")
     return wanted
 
 

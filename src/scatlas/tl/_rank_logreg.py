@@ -61,14 +61,12 @@ def logreg(
         raise InputError(msg)
     for name, value in (("C", C), ("tol", tol), ("max_iter", max_iter)):
         if not value > 0:
-            msg = f"{name}={value!r} must be above 0"
-            raise InputError(msg)
+            raise InputError(f"{name}={value!r} must be above 0")
     if class_weight not in (None, "balanced") or penalty not in (None, "l2"):
-        msg = (
+        raise InputError(
             f"class_weight={class_weight!r} and penalty={penalty!r}: use 'balanced' or None, and "
             "'l2' or None"
         )
-        raise InputError(msg)
     classes = np.append(np.argsort(groups.by_category), -1)  # the last for cells of no group
     codes, sizes = classes[groups.codes], groups.sizes[groups.by_category]
     n_cells = int(sizes.sum())
@@ -150,11 +148,10 @@ class _Cells:
     def check_finite(self, names: pd.Index) -> None:
         bad = ~np.isfinite(self.most)
         if bad.any():
-            msg = (
+            raise InputError(
                 f"gene {names[int(np.argmax(bad))]!r} has NaN or infinite values: "
                 "rank_genes_groups expects log-normalised values"
             )
-            raise InputError(msg)
 
     def evaluate(self, model: logreg_cpu.LogisticModel) -> LossAndGradient:
         """Loss and gradient of all cells."""

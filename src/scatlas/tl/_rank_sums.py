@@ -131,10 +131,9 @@ def memory_budget(x: Any) -> int:
 def _smaller_budget(budget: int, wanted: int, chosen: slice, error: MemoryError) -> int:
     """A smaller budget, because `wanted` bytes for some genes were not available."""
     if chosen.stop - chosen.start == 1:
-        msg = (
+        raise TooLargeError(
             f"the values of one gene take {wanted / 1e9:,.1f} GB, more than there is memory: "
             "use method='t-test', or fewer cells"
-        )
-        raise TooLargeError(msg) from error
+        ) from error
     logger.warning("no memory for the values of %d genes: half", chosen.stop - chosen.start)
     return min(budget, wanted) // 2

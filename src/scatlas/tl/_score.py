@@ -214,8 +214,7 @@ def _find_genes(listed: list[str], names: pd.Index) -> NDArray[np.intp]:
     positions = names.get_indexer(genes.unique())
     positions = positions[positions >= 0]
     if positions.size == 0:
-        msg = f"none of the genes to score by exists: {genes.tolist()}"
-        raise InputError(msg)
+        raise InputError(f"none of the genes to score by exists: {genes.tolist()}")
     return positions
 
 
@@ -242,11 +241,10 @@ def _bins(
     pool = pool[np.isfinite(means[pool])]
     outside = genes[~np.isin(genes, pool)]
     if outside.size:
-        msg = (
+        raise InputError(
             f"genes to score by are not in gene_pool, or have no finite mean: "
             f"{names[np.sort(outside)].tolist()}"
         )
-        raise InputError(msg)
     size = int(np.round(pool.size / (n_bins - 1))) or pool.size + 1  # few genes: all in one bin
     return pool, _least_ranks(means[pool]) // size
 

@@ -124,8 +124,7 @@ def umap(
     picture differs in its details, and is the same on every run.
     """
     if method not in {"umap", "umap-learn"}:
-        msg = f"method {method!r} is not offered: use method='umap' or 'umap-learn'"
-        raise InputError(msg)
+        raise InputError(f"method {method!r} is not offered: use method='umap' or 'umap-learn'")
     negative_sample_rate = whole_number(negative_sample_rate, "negative_sample_rate")
     n_components = whole_number(n_components, "n_components", least=1)
     for name, value in zip(_SHAPE, (min_dist, spread, alpha), strict=True):
@@ -256,11 +255,10 @@ def _initial(adata: AnnData, init_pos: Any, n_components: int) -> str | np.ndarr
     start = blocks.on_host(blocks.to_memory(init_pos))
     coordinates = np.asarray(start.toarray() if blocks.is_sparse(start) else start, np.float32)
     if coordinates.shape != (adata.n_obs, n_components):
-        msg = (
+        raise InputError(
             f"init_pos has shape {coordinates.shape}, but {(adata.n_obs, n_components)} "
             "(cells x n_components) is needed"
         )
-        raise InputError(msg)
     width = np.ptp(coordinates, axis=0)
     if not (np.isfinite(width).all() and width.all()):
         msg = "init_pos holds values that are not finite, or the same along an axis for all cells"

@@ -109,8 +109,7 @@ def scale_rows_into(x: Block, factors: Array, out: Array) -> None:
     """Write the values of :func:`scale_rows` to `out`, which may be `x` or its ``data``."""
     factors = np.ascontiguousarray(factors, dtype=np.float64)
     if factors.shape != x.shape[:1]:
-        msg = f"{factors.size} factors for {x.shape[0]} cells"
-        raise ValueError(msg)
+        raise ValueError(f"{factors.size} factors for {x.shape[0]} cells")
     if not is_sparse(x):
         _scale_dense(x, factors, out)
     elif x.format == "csr":

@@ -27,8 +27,7 @@ _INT32 = np.iinfo(np.int32).max
 def scale_rows(x: Block, factors: Any) -> Block:
     factors = cuda.as_float64(factors)
     if factors.shape != x.shape[:1]:
-        msg = f"{factors.size} factors for {x.shape[0]} cells"
-        raise ValueError(msg)
+        raise ValueError(f"{factors.size} factors for {x.shape[0]} cells")
     dtype = scaled_dtype(x.dtype)
     n_rows, n_genes = map(np.int64, x.shape)
     if not sparse.issparse(x):

@@ -414,8 +414,7 @@ def numbers_of_top(ns: Sequence[int], n_genes: int) -> Ints:
     """Numbers of most abundant genes, which must ascend."""
     wanted = np.asarray(ns, dtype=np.int64)
     if wanted.size == 0 or wanted[0] < 1 or wanted[-1] > n_genes or (np.diff(wanted) < 0).any():
-        msg = f"numbers of genes must ascend within 1 and {n_genes}, not {list(ns)}"
-        raise ValueError(msg)
+        raise ValueError(f"numbers of genes must ascend within 1 and {n_genes}, not {list(ns)}")
     return wanted
 
 

@@ -89,17 +89,14 @@ def new_column_of_gene(index: Array, n_genes: int, wanted: int | None = None) ->
     is the number of genes that there should be.
     """
     if wanted not in (None, n_genes):
-        msg = f"the block has {n_genes} genes, not {wanted}"
-        raise ValueError(msg)
+        raise ValueError(f"the block has {n_genes} genes, not {wanted}")
     index = np.asarray(index, dtype=np.int64)
     if index.size and (index.min() < 0 or index.max() >= n_genes):
-        msg = f"gene positions must lie within 0 and {n_genes - 1}"
-        raise ValueError(msg)
+        raise ValueError(f"gene positions must lie within 0 and {n_genes - 1}")
     new_column = np.full(n_genes, -1, np.int64)
     new_column[index] = np.arange(index.size)
     if np.count_nonzero(new_column >= 0) != index.size:
-        msg = "a gene is wanted twice"
-        raise ValueError(msg)
+        raise ValueError("a gene is wanted twice")
     return new_column
 
 
@@ -133,13 +130,11 @@ def row_positions(rows: Array, n_cells: int) -> Array:
     rows = np.asarray(rows)
     if rows.dtype == bool:
         if rows.shape != (n_cells,):
-            msg = f"a mask of {rows.size} for {n_cells} cells"
-            raise ValueError(msg)
+            raise ValueError(f"a mask of {rows.size} for {n_cells} cells")
         rows = np.flatnonzero(rows)
     rows = rows.astype(np.int64)
     if rows.size and (rows.min() < 0 or rows.max() >= n_cells):
-        msg = f"cell positions must lie within 0 and {n_cells - 1}"
-        raise ValueError(msg)
+        raise ValueError(f"cell positions must lie within 0 and {n_cells - 1}")
     return rows
 
 

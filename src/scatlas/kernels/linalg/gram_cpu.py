@@ -83,8 +83,7 @@ def add_block(
 
 def check_genes(n_genes: int) -> None:
     if n_genes > MAX_GENES:
-        msg = f"{n_genes} genes, more than the {MAX_GENES} that can be numbered"
-        raise ValueError(msg)
+        raise ValueError(f"{n_genes} genes, more than the {MAX_GENES} that can be numbered")
 
 
 def _tasks(x: Block, panel: int) -> list[Callable[[], Part]]:

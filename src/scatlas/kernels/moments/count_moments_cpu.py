@@ -74,8 +74,7 @@ def normalized_moments(
 
     scales = np.ascontiguousarray(scales, dtype=np.float64)
     if scales.shape != (n_rows,):
-        msg = f"{scales.size} scales for {n_rows} cells"
-        raise ValueError(msg)
+        raise ValueError(f"{scales.size} scales for {n_rows} cells")
     kept = ~np.isnan(scales)
     if not kept.all():
         codes = np.where(kept, 0 if codes is None else codes, -1)

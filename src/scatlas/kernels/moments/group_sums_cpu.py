@@ -129,11 +129,10 @@ def check_range(x: Any, n_values: int, *, squares: bool = False) -> None:
     max_abs = max(int(values.max()), -int(values.min()))
     if (max_abs**2 if squares else max_abs) * max(1, n_values) >= 2**63:
         sums = "sums of their squares" if squares else "sums"
-        msg = (
+        raise InputError(
             f"X holds integers up to {max_abs:,}, whose {sums} over {n_values:,} values do not fit "
             "64 bits: convert X to float64"
         )
-        raise InputError(msg)
 
 
 def add(
