@@ -54,7 +54,7 @@ test: test-env ## Run every test, but for those of the week
 
 .PHONY: test-weekly
 test-weekly: test-env ## Run the long tests: scanpy's whole suite, new damages and layouts, pages in Firefox
-	@$(WITH_VENV) SCATLAS_HYPOTHESIS=random $(PYTEST) -m weekly
+	@$(WITH_VENV) SCATLAS_HYPOTHESIS=random $(PYTEST) -m "weekly or examples"
 
 .PHONY: test-scanpy112
 test-scanpy112: ## Run the parity tests with scanpy 1.12, if there is a Python 3.12 or 3.13
