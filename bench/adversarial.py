@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import sys
 import time
 import traceback
@@ -23,7 +22,6 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
-os.environ["SCATLAS_HYPOTHESIS"] = "random"  # all types, not those of fixed examples alone
 
 from tests.adversarial.functions import FUNCTIONS  # noqa: E402
 from tests.adversarial.judge import Function, judge  # noqa: E402

@@ -34,9 +34,7 @@ from scipy import sparse
 # A failing example must fail in each run; kernels compile on their first call.
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.register_profile("random", deadline=None)
-PROFILE = os.environ.get("SCATLAS_HYPOTHESIS", "fixed")
-RANDOM = PROFILE == "random"
-settings.load_profile(PROFILE)
+settings.load_profile(os.environ.get("SCATLAS_HYPOTHESIS", "fixed"))
 # Seed of the examples that weekly tests draw.
 WEEK = int(time.time() // (7 * 24 * 3600))
 

@@ -17,7 +17,7 @@ import pandas as pd
 from hypothesis import strategies as st
 from scipy import sparse
 
-from tests.conftest import RANDOM, annotate
+from tests.conftest import annotate
 
 Kind = Literal["counts", "huge", "negative", "reals", "nonfinite"]
 ALL: tuple[Kind, ...] = ("counts", "huge", "negative", "reals", "nonfinite")
@@ -29,8 +29,6 @@ INTEGERS = (
 )
 FLOATS = ("float16", "float32", "float64")
 SIGNED = tuple(name for name in INTEGERS if name.startswith("int")) + FLOATS
-# Types of users' counts. Each other type compiles all kernels again, in the tests of the week.
-USUAL = ("int32", "int64", "uint16", "float32", "float64")
 DTYPES_OF: dict[Kind, tuple[str, ...]] = {
     "counts": INTEGERS + FLOATS,
     "huge": INTEGERS[1:] + FLOATS,
@@ -124,8 +122,8 @@ def values(
 ) -> Values:
     """Draw values: any shape, also with zero or one row or column, and all types of the kind."""
     kind = draw(st.sampled_from(kinds))
-    wanted = dtypes or (DTYPES_OF[kind] if RANDOM else USUAL)
-    dtype = draw(st.sampled_from([name for name in DTYPES_OF[kind] if name in wanted]))
+    of_kind = [name for name in DTYPES_OF[kind] if dtypes is None or name in dtypes]
+    dtype = draw(st.sampled_from(of_kind))
     shape = draw(st.integers(*cells)), draw(st.integers(*genes))
     density = draw(st.sampled_from([0.6, 0.2, 1.0, 0.0]))
     return filled(kind, dtype, shape, density, draw(st.integers(0, 2**16)), top=top)

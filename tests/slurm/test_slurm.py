@@ -466,4 +466,9 @@ def test_a_rule_runs_on_dask_workers_of_several_nodes(story: Story, two: Project
             assert sum(client.run(executed).values()) > 0
     finally:
         slurm.command("scancel", *submitted)
+        slurm.wait_for(
+            "the end of Dask's processes",
+            lambda: {jobs()[number].state for number in submitted} <= ENDED,
+            PATIENCE,
+        )
     assert_same_outputs(project.outputs(), two.outputs())
