@@ -117,7 +117,8 @@ def run(whose: str, tests: list[str] | None = None, *, workers: int = 2) -> dict
         # scanpy's configuration without its additions to the command line.
         command += ["--rootdir", str(suite), "-o", "addopts=", "-o", f"cache_dir={folder}/cache"]
         command += ["--import-mode=importlib", "-p", "testing.scanpy._pytest"]
-        command += ["-p", "scanpy_substitutes", "-q", "-n", str(workers), "--dist", "loadfile"]
+        command += ["-p", "scanpy_substitutes", "-q"]
+        command += ["-n", str(workers), "--dist", "loadfile"] if workers > 1 else []
         command += [str(suite / "tests" / f"test_{name}.py") for name in files]
         done = subprocess.run(
             command, cwd=suite, env=environment, capture_output=True, text=True, check=False

@@ -14,7 +14,7 @@ from tests.workflow.runs import ROOT, Project
 
 pytestmark = pytest.mark.workflow
 
-SMALL, LARGE = 4_000, 16_000
+SMALL, LARGE = 3_000, 11_000
 STEPS = ("load", "qc_filter", "normalize", "hvg", "select_genes", "group_sums")
 
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from scatlas.workflow.config.plate_sheet import expand_home
 from scatlas.workflow.config.values import (
     AboveZero,
     GpuMemory,
@@ -16,6 +15,7 @@ from scatlas.workflow.config.values import (
     Text,
     check_block_budget,
     described,
+    expand_home,
 )
 
 if TYPE_CHECKING:

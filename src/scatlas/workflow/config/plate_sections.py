@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, model_validator
 
 from scatlas.workflow.config import min_plates_of
-from scatlas.workflow.config.plate_sheet import COUNTS, expand_home
 from scatlas.workflow.config.values import (
+    COUNTS,
     AboveZero,
     MinPlates,
     NonNegative,
@@ -20,6 +20,7 @@ from scatlas.workflow.config.values import (
     Section,
     Text,
     described,
+    expand_home,
     local_file,
     number_of,
 )

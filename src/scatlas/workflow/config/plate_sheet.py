@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from scatlas.errors import ConfigError, InputError
 from scatlas.io.files.text_matrix import TextMatrix, is_text_matrix
 from scatlas.io.zarr_writer.node_metadata import is_storable
-from scatlas.workflow.config.values import described
+from scatlas.workflow.config.values import COUNTS, described, expand_home
 
 __all__ = ["Plate", "read_plates"]
 
@@ -26,8 +26,6 @@ DEMO_FOLDER = "resources/demo"
 # at most 255 bytes, which begin with it.
 _MAX_NAME = 200
 PLATE_NAME = rf"^[A-Za-z0-9_][A-Za-z0-9._-]{{0,{_MAX_NAME - 1}}}$"
-# Where the counts of a file are.
-COUNTS = r"^(X|raw|(layers|genome)/[^/]+)$"
 # obs columns that steps of the workflow write: a label of that name would be lost. A measure of
 # `integrate` is named by its column, with this prefix.
 WRITTEN_COLUMNS = {
@@ -54,18 +52,6 @@ WINDOWS = "write a path of Windows as Linux does, with slashes (in WSL C:\\data 
 def is_windows_path(path: str) -> bool:
     """Whether a path has the drive or the backslashes of Windows."""
     return bool(_WINDOWS.search(path))
-
-
-def expand_home(path: str) -> str:
-    """A path with ``~`` and ``~name`` replaced by the home; ValueError if it is not known."""
-    if not path.startswith("~"):
-        return path
-    try:
-        return str(Path(path).expanduser())
-    except RuntimeError:
-        user = path.partition("/")[0]
-        msg = f"{path!r}: the home of {user} is not known; write the path in full"
-        raise ValueError(msg) from None
 
 
 class Plate(BaseModel):

@@ -26,13 +26,13 @@ from scatlas.workflow.config.atlas_sections import (
     Subset,
 )
 from scatlas.workflow.config.plate_sections import HVG, QC, Consensus, Normalize, Plates, Source
-from scatlas.workflow.config.plate_sheet import expand_home
 from scatlas.workflow.config.values import (
     NonNegative,
     Positive,
     Section,
     Text,
     described,
+    expand_home,
     local_file,
 )
 

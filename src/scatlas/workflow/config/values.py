@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -11,6 +12,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 MIN_BLOCK_BUDGET = 16_000_000  # bytes
 MIN_MEMORY_LIMIT = 1_000_000_000  # bytes
+# Where the counts of a file are.
+COUNTS = r"^(X|raw|(layers|genome)/[^/]+)$"
 
 
 # Strict: YAML has real numbers, so true and 3.0 are mistakes where a count belongs. All values of
@@ -66,6 +69,18 @@ def _check_min_plates(value: Any) -> Any:
                 "for example 3, 10% or [3, 10%]"
             )
     return value
+
+
+def expand_home(path: str) -> str:
+    """A path with ``~`` and ``~name`` replaced by the home; ValueError if it is not known."""
+    if not path.startswith("~"):
+        return path
+    try:
+        return str(Path(path).expanduser())
+    except RuntimeError:
+        user = path.partition("/")[0]
+        msg = f"{path!r}: the home of {user} is not known; write the path in full"
+        raise ValueError(msg) from None
 
 
 def local_file(path: str) -> str:
