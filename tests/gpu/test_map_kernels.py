@@ -199,7 +199,8 @@ def test_clusters_are_the_cpus(graph, resolution):
     np.testing.assert_array_equal(gpu, cpu)
 
 
-def test_projection_votes_and_distances_are_the_cpus():
+def test_projection_votes_and_distances_are_the_cpus(monkeypatch):
+    monkeypatch.setattr(projection, "N_EPOCHS", 2)
     x, new = points(9000, 30), points(12_000, 30)[9000:]
     new[:100] = x[:100]
     rng = np.random.default_rng(1)
@@ -209,7 +210,7 @@ def test_projection_votes_and_distances_are_the_cpus():
     codes, usual = rng.integers(-1, 6, 9000), rng.random(9000) + 0.1
     keys = np.arange(3000, dtype=np.uint64) + 77
     there = [cp.asarray(part) for part in (places, neighbours, distances, codes, usual, keys)]
-    options = {"seed": 5, "n_epochs": 2}
+    options = {"seed": 5}
     cpu = projection.project_layout(places, neighbours, distances, CURVE, keys=keys, **options)
     gpu = projection.project_layout(*there[:3], CURVE, keys=there[5], **options)
     np.testing.assert_allclose(gpu.get(), cpu, rtol=1e-5, atol=1e-5)
