@@ -49,7 +49,10 @@ class Run:
         return ad.read_h5ad(self.project.results / "umap.h5ad")
 
 
-@pytest.fixture(scope="module", params=["brain-1.3m", "cell-atlas-11m"])
+@pytest.fixture(
+    scope="module",
+    params=["brain-1.3m", pytest.param("cell-atlas-11m", marks=pytest.mark.weekly)],
+)
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp(request.param)
     plate = one_plate()

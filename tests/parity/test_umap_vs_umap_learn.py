@@ -88,6 +88,7 @@ def test_memberships_of_the_transform_bit_for_bit(umap_learn: Any, kind: str) ->
     np.testing.assert_array_equal(umap_cpu.memberships_in_reference(distances), known)
 
 
+@pytest.mark.weekly
 def test_rounds_keep_as_many_neighbours() -> None:
     """The map and the projection of new cells, beside umap-learn's of the same cells."""
     from sklearn.manifold import trustworthiness

@@ -255,6 +255,9 @@ def test_the_best_genes_are_on_most_plates_and_of_best_median_rank():
     # Equal ranks: the order of the genes decides.
     alike = {"p1": table("abcd", "abcd"), "p2": table("abcd", "abcd")}
     assert list(consensus_genes(alike, n_top_genes=2).index) == ["a", "b"]
+    # Equal genes of a plate have the ranks of their order: a 0 and 1, b 1 and 0.
+    alike["p2"] = alike["p2"].assign(dispersions_norm=[2, 3, 1, 1])
+    assert list(consensus_genes(alike, n_top_genes=1).index) == ["a"]
 
 
 def test_intersect_takes_the_genes_of_all_plates_in_the_first_plates_order():
