@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from scatlas.errors import InputError
 from scatlas.io import list_samples, load_plate, split_samples
-from scatlas.io.zarr_writer import raw_array
+from scatlas.io.zarr_writer import shard_files
 from tests.helpers.files import files
 from tests.helpers.plates import write
 
@@ -59,7 +59,7 @@ def atlas(order: str, n_cells: int = 400, n_genes: int = 30) -> ad.AnnData:
 def test_a_sample_is_the_same_plate_as_from_its_own_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, order: str
 ):
-    monkeypatch.setattr(raw_array, "_FILE_VALUES", 100)
+    monkeypatch.setattr(shard_files, "_FILE_VALUES", 100)
     whole = atlas(order)
     source = tmp_path / f"atlas.{'zarr' if layout == 'zarr' else 'h5ad'}"
     convert = {"dense": lambda x: x.toarray(), "csc": sp.csc_matrix}.get(layout, lambda x: x)

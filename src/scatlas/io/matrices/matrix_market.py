@@ -19,7 +19,7 @@ from scatlas.io.files.anndata_checks import check_not_empty
 from scatlas.io.files.read_errors import REMEDY, reading
 from scatlas.io.tables.cell_ranger import open_text
 from scatlas.io.zarr_writer.elements import create_group
-from scatlas.io.zarr_writer.raw_array import RawArray
+from scatlas.io.zarr_writer.shard_files import RawArray
 from scatlas.kernels.build.numba_cache import njit
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from scatlas.io.files.cell_files import BY_TYPE, ListColumns
 from scatlas.io.matrices.counts_source import find_source, open_counts
 from scatlas.io.matrices.layout import check_indices
 from scatlas.io.zarr_writer.elements import CSR, create_group, finish_store
-from scatlas.io.zarr_writer.raw_array import RawArray
+from scatlas.io.zarr_writer.shard_files import RawArray
 from scatlas.kernels import gene_dtype
 
 if TYPE_CHECKING:

@@ -1,4 +1,6 @@
-"""Encoded chunks of one array in the files of its shards, written by several threads at once."""
+"""Files of one array: encoded chunks in its shards, written by several threads at once; and numbers
+without compression, for many arrays that are written at once.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ import numpy as np
 from google_crc32c import value as crc32c
 
 from scatlas._util.operating_system import begin_to_write
+from scatlas.io.zarr_writer.node_metadata import write_array_metadata
 
 if TYPE_CHECKING:
     from io import FileIO
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
 CHECKSUM_BYTES = 4
 # Bytes of a file from which the disk is asked to write it at once.
 _LARGE_FILE = 2**24
+# Values per file of a `RawArray`. A reader takes a file at a time.
+_FILE_VALUES = 2**20
 # Offset and size, in the index of a shard, of a chunk that does not exist.
 _NO_CHUNK = np.iinfo(np.uint64).max
 
@@ -138,3 +143,51 @@ class ShardFiles:
                 with self._lock:
                     self._open.remove(shard.file)
                 shard.file.close()
+
+
+class RawArray:
+    """Array of numbers or bool in a new folder, whose pieces go to disk at once."""
+
+    def __init__(self, folder: Path, dtype: np.dtype) -> None:
+        self._folder = folder
+        self._dtype = np.dtype(dtype).newbyteorder("<")
+        self._n = 0
+        (folder / "c").mkdir(parents=True)
+
+    def append(self, values: np.ndarray) -> None:
+        """Append values, converted to the type of the array."""
+        values = np.ascontiguousarray(values, self._dtype)
+        while len(values):
+            number, offset = divmod(self._n, _FILE_VALUES)
+            piece = values[: _FILE_VALUES - offset]
+            # Not kept open: there may be more arrays than files that a process may open.
+            with (self._folder / "c" / str(number)).open("r+b" if offset else "xb") as file:
+                file.seek(offset * self._dtype.itemsize)
+                file.write(piece.data.cast("B"))
+            self._n += len(piece)
+            values = values[len(piece) :]
+
+    def read(self, begin: int, end: int) -> np.ndarray:
+        pieces = []
+        while begin < end:
+            number, offset = divmod(begin, _FILE_VALUES)
+            n = min(end - begin, _FILE_VALUES - offset)
+            at = offset * self._dtype.itemsize
+            file = self._folder / "c" / str(number)
+            pieces.append(np.fromfile(file, self._dtype, n, offset=at))
+            begin += n
+        return np.concatenate(pieces)
+
+    def close(self) -> None:
+        """Fill the last file, as each has the same size, and write the metadata."""
+        file_values = max(1, min(self._n, _FILE_VALUES))
+        if self._n:
+            last = self._folder / "c" / str((self._n - 1) // file_values)
+            os.truncate(last, file_values * self._dtype.itemsize)
+        codec: dict[str, object] = {"name": "bytes"}
+        if self._dtype.itemsize > 1:
+            codec |= {"configuration": {"endian": "little"}}
+        write_array_metadata(
+            self._folder, (self._n,), self._dtype.name, self._dtype.type(0).item(),
+            grid=(file_values,), codecs=[codec], attributes={},
+        )  # fmt: skip
