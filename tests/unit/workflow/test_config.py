@@ -439,11 +439,22 @@ def test_an_option_without_sections_is_refused(given: str, message: str):
 def test_the_written_config_is_that_of_the_sections(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "config").mkdir()
+    (tmp_path / "config/README.md").touch()
     generate.main(["--write"])
     assert (tmp_path / "config/config.yaml").read_text() == TEXT, f"run `{generate.COMMAND}`"
     assert load(yaml.safe_load(TEXT)).model_dump() == DEFAULTS
     assert len(OFF.findall(TEXT)) == TEXT.count("To switch it on:") >= 5
     assert "| `qc.max_pct_mt` | `null` | Drop cells with more" in config_keys.key_table()
+
+
+def test_a_config_outside_the_repository_is_not_overwritten(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config/config.yaml").write_text("mine")
+    with pytest.raises(SystemExit):
+        generate.main(["--write"])
+    assert "is not the repository" in capsys.readouterr().err
+    assert (tmp_path / "config/config.yaml").read_text() == "mine"
 
 
 def test_every_key_is_described():

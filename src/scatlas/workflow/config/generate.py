@@ -37,6 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--write", action="store_true", required=True)
     parser.parse_args(arguments)
+    if not Path("config/README.md").exists():
+        parser.error(f"{Path.cwd()} is not the repository: it has no config/README.md")
     Path("config/config.yaml").write_text(config_yaml(), "utf-8")
 
 
