@@ -7,6 +7,9 @@
 #   snakemake --configfile=new.yaml extend      a new version of the atlas, with these plates
 #
 # A missing key of your config takes its value from the demo's config/config.yaml.
+from pathlib import Path
+
+from snakemake.exceptions import WorkflowError
 from snakemake.utils import min_version
 
 min_version("9.14")
@@ -14,6 +17,11 @@ min_version("9.14")
 
 # The user's config, without the defaults.
 GIVEN = dict(config)
+if not GIVEN and workflow.is_main_process and Path("atlas.yaml").exists():
+    raise WorkflowError(
+        "this folder has atlas.yaml, but no config is given: add --configfile=atlas.yaml, or "
+        "--configfile=config/demo.yaml for the demo"
+    )
 # What users get: each file of rules adds its outputs.
 RESULTS = []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -391,6 +392,46 @@ def test_check_names_each_plate_that_cannot_be_used(command: Command, tmp_path: 
     said = command("check")
     assert said.count("will be left out: ") == 2
     assert "is valid: 3 plates" in said
+
+
+def test_check_finds_the_columns_that_steps_would_miss(command: Command, tmp_path: Path) -> None:
+    """A label of the sheet and a column of some plates are columns of those plates alone."""
+    for number in (1, 2):
+        adata = plate(number)
+        if number == 1:
+            adata.obs["tissue"] = "liver"
+        adata.write_h5ad(tmp_path / f"p{number}.h5ad")
+    command("init", "p*.h5ad")
+    sheet, config = Path("plates.tsv"), Path("atlas.yaml")
+    header, *rows = sheet.read_text().splitlines()
+    rows = [f"{row}\tD{number}" for number, row in enumerate(rows)]
+    sheet.write_text("\n".join([f"{header}\tdonor", *rows]))
+    text = config.read_text()
+    known = (
+        "markers: {by: [leiden, donor, cell_line, plate]}\nintegrate: {key: [donor, plate]}\n"
+        "pseudobulk: {by: [cell_line, drug]}\n"
+    )
+    config.write_text(text + known)
+    assert "is valid: 2 plates" in command("check")
+    config.write_text(
+        re.sub("max_pct_mt: .*", "max_pct_mt: 0.15", text)
+        + "markers: {by: [leiden, cel_line]}\nintegrate: {key: [tissue]}\n"
+        "pseudobulk: {by: [leiden, donor]}\n"
+    )
+    notice, *said = command("check", status=1).splitlines()
+    assert "write 15 if you mean 15%" in notice
+    columns = ", ".join(plate(1).obs.columns)
+    assert said == [
+        "error: no plate has an obs column 'cel_line', which markers.by names; did you mean "
+        f"cell_line? plate p1 has {columns}, tissue",
+        "error: no plate has an obs column 'leiden', which pseudobulk.by names; leiden is no column "
+        f"of a plate's cells; plate p1 has {columns}, tissue",
+        "error: no plate has an obs column 'donor', which pseudobulk.by names; plate p1 has "
+        f"{columns}, tissue",
+        "error: 1 of 2 plates have an obs column 'tissue', which integrate.key names; plate p2 has "
+        f"{columns}",
+    ]
+    assert json.loads(command("check", "--json", status=1))["notices"] == [notice]
 
 
 def test_commands_without_a_config_say_what_to_do(command: Command) -> None:

@@ -117,7 +117,7 @@ def test_bad_plates_are_named_at_the_end_and_so_speaks_the_outer_workflow(
     (tmp_path / "Snakefile").write_text(head + handlers + rule)
     (tmp_path / "study.yaml").write_text(json.dumps({"atlas": atlas}))
     said = run(tmp_path, "--keep-going", status=1)
-    assert said.index("1 of 2 plates cannot be used. Mend them") < said.index("outer: an error")
+    assert said.index("outer: an error") < said.index("1 of 2 plates cannot be used. Mend them")
     skips = atlas | {"plates": {"sheet": "plates.tsv", "on_error": "skip"}}
     (tmp_path / "study.yaml").write_text(json.dumps({"atlas": skips}))
     said = run(tmp_path)

@@ -4,31 +4,10 @@
 from snakemake.logging import logger
 
 from scatlas.workflow.left_out import sentences
+from scatlas.workflow.refusals import Refusals
 
 
-def refusals():
-    """Stored messages of steps of one plate, by file, with the times of the files."""
-    found = Path(with_prefix(f"{OUT}/manifests")).glob("*/*.refused")
-    return {path: path.stat().st_mtime_ns for path in found if path.stem in PLATES}
-
-
-# Those of earlier runs, which this run may mend.
-OLD_REFUSALS = refusals()
-
-
-def name_bad_plates():
-    """After an error: which plates cannot be used, and what to do."""
-    refused = {
-        path.stem: path.read_text("utf-8")
-        for path, time in sorted(refusals().items())
-        if OLD_REFUSALS.get(path) != time
-    }
-    if refused:
-        logger.error(
-            f"{len(refused):,} of {len(PLATES):,} plates cannot be used. Mend them or remove them "
-            "from the plate sheet, or set plates.on_error to skip, and give the same command "
-            f"again:\n{sentences(refused)}"
-        )
+REFUSALS = Refusals(Path(with_prefix(f"{OUT}/manifests")), PLATES)
 
 
 def name_what_is_missing():
@@ -50,13 +29,12 @@ def name_what_is_missing():
 
 
 def say_at_the_end():
-    """Have Snakemake call both, and then the handlers of the workflow's own Snakefile: it runs no
-    onerror and onsuccess of a module."""
-    for name, say in {
-        "_onerror": name_bad_plates,
-        "_onsuccess": name_what_is_missing,
-    }.items():
-        setattr(workflow, name, partial(say_first, say, getattr(workflow, name)))
+    """Have Snakemake call the handler above, and then that of the workflow's own Snakefile: it runs no
+    onsuccess of a module."""
+    REFUSALS.watch()
+    workflow._onsuccess = partial(
+        say_first, name_what_is_missing, workflow._onsuccess
+    )
 
 
 def say_first(say, then, log):

@@ -11,7 +11,7 @@ DEVICE_OPTIONS = (
 )
 STEP_TAIL = (
     " --manifest {output.manifest:q} --threads {threads} --attempt {resources.attempt}"
-    " 2>&1 | tee {log:q}"
+    " 2>&1 | tee {log:q} | awk '/^error: /{{next}} {{print; fflush()}}'"
 )
 
 

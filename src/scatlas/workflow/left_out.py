@@ -64,12 +64,12 @@ def write_placeholders(outputs: Iterable[Path], message: str) -> None:
                 path.write_text(message, encoding="utf-8")
 
 
-def sentences(messages: Mapping[str, str]) -> str:
-    """One line per plate with the reason, of at most 20 plates."""
+def sentences(messages: Mapping[str, str], mark: str = "- ") -> str:
+    """One line per plate with the reason, of at most 20 plates; each line begins with a mark."""
     lines = [
         text if plate in text else f"{plate}: {text}"
         for plate, text in list(messages.items())[:_MAX_NAMED]
     ]
     if len(messages) > _MAX_NAMED:
         lines.append(f"and {len(messages) - _MAX_NAMED:,} more")
-    return "\n".join(f"- {line}" for line in lines)
+    return "\n".join(mark + line for line in lines)

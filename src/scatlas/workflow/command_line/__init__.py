@@ -35,6 +35,7 @@ JSON_KEYS = {
         "n_jobs_to_run": "number of jobs that Snakemake plans: steps and their target",
         "left_out": "`{message, plate}` of the plates left out (config: `plates.on_error: skip`)",
         "same_cells": "`{message, plate}` of the plates nearly all of whose cells another has",
+        "notices": "sentences on values of the config that probably mean something else",
     },
     "status": {
         "folder": "local folder of the results",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, get_args
 
 from scatlas.errors import InputError, ScatlasError
+from scatlas.io import METRICS
 from scatlas.io.chunks.encoded_text import EncodedText
 from scatlas.io.matrices.counts_source import find_source, gene_names, what_elements_hold
 from scatlas.io.matrices.source import COUNTS, EXPECTED, Wanted
@@ -15,9 +17,10 @@ from scatlas.workflow.command_line import DONE, PROBLEM, Problem, say, say_json
 from scatlas.workflow.command_line.run import plan
 from scatlas.workflow.config.loading import read_project
 from scatlas.workflow.config.sections import Config
+from scatlas.workflow.config.values import query_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
 
     import numpy as np
@@ -105,9 +108,11 @@ def check(config_file: Path, *, as_json: bool = False) -> int:
     with problems are no reason for 1.
     """
     config, plates = read_project(config_file)
-    cells = SharedCells()
-    problems = list(_problems_of_plates(config, plates, cells))
+    cells, columns = SharedCells(), AskedColumns(config)
+    problems = list(_problems_of_plates(config, plates, cells, columns))
     errors, left_out = ([], problems) if config.plates.skips else (problems, [])
+    errors += map(Problem, columns.sentences())
+    notices = _doubtful_values(config)
     n_steps = None
     try:
         total = _TOTAL.search(plan(config_file, "-n", "--quiet=rules"))
@@ -122,8 +127,9 @@ def check(config_file: Path, *, as_json: bool = False) -> int:
             n_jobs_to_run=n_steps,
             left_out=[problem._asdict() for problem in left_out],
             same_cells=[Problem(text, name)._asdict() for name, text in cells.sentences().items()],
+            notices=notices,
         )
-    for sentence in cells.sentences().values():
+    for sentence in [*cells.sentences().values(), *notices]:
         say(sentence)
     for problem in left_out:
         say(f"will be left out: {problem.message}")
@@ -136,14 +142,75 @@ def check(config_file: Path, *, as_json: bool = False) -> int:
     return DONE
 
 
+def _doubtful_values(config: Config) -> list[str]:
+    """Sentences on values that are allowed, but probably mean something else."""
+    bound = config.qc.max_pct_mt
+    if bound is None or not 0 < bound < 1:
+        return []
+    return [
+        f"qc.max_pct_mt is {bound:g}, and keeps cells with at most {bound:g} of 100 counts in "
+        f"mitochondrial genes: write {100 * bound:g} if you mean {100 * bound:g}%"
+    ]
+
+
+class AskedColumns:
+    """obs columns that the config names, beside those that the plates have."""
+
+    def __init__(self, config: Config) -> None:
+        made = {"plate", *METRICS}
+        if config.doublets:
+            made |= {"doublet_score", "predicted_doublet"}
+        doublets, pseudobulk, mixing = config.doublets, config.pseudobulk, config.integrate
+        filtered = query_columns(config.qc.filter) if config.qc.filter else []
+        # By key: the columns that it names, and those that no plate needs to have.
+        self._asked: dict[str, tuple[Sequence[str], set[str]]] = {
+            "qc.filter": (filtered, set(METRICS)),
+            "doublets.by": ([doublets.by] if doublets and doublets.by else [], set(METRICS)),
+            "markers.by": (config.markers.by, {"leiden", *made}),
+            "pseudobulk.by": (pseudobulk.by if pseudobulk else [], set(METRICS)),
+            "integrate.key": (mixing.key if mixing else [], made),
+        }
+        self._without: dict[tuple[str, str], list[tuple[str, list[str]]]] = {}
+        self._n_plates = 0
+
+    def add(self, plate: Plate, columns: Collection[str]) -> None:
+        """Compare the columns of a plate; a label of the plate sheet is a column of the atlas."""
+        self._n_plates += 1
+        for key, (names, made) in self._asked.items():
+            labels = plate.labels if key in {"markers.by", "integrate.key"} else {}
+            for name in names:
+                if name not in made and name not in columns and not labels.get(name):
+                    lacking = self._without.setdefault((key, name), [])
+                    lacking.append((plate.plate, list(columns)))
+
+    def sentences(self) -> Iterator[str]:
+        """One sentence for each column that plates lack."""
+        for (key, name), lacking in self._without.items():
+            plate, columns = lacking[0]
+            which = f"{self._n_plates - len(lacking):,} of {self._n_plates:,} plates have"
+            if len(lacking) == self._n_plates:
+                which = "no plate has"
+            close = get_close_matches(name, columns, 1)
+            hint = f"did you mean {close[0]}? " if close else ""
+            if key == "pseudobulk.by" and name in {"leiden", "plate"}:
+                hint = f"{name} is no column of a plate's cells; "
+            has = ", ".join(columns) or "none"
+            yield (
+                f"{which} an obs column {name!r}, which {key} names; {hint}plate {plate} has {has}"
+            )
+
+
 def _problems_of_plates(
-    config: Config, plates: list[Plate], cells: SharedCells
+    config: Config, plates: list[Plate], cells: SharedCells, columns: AskedColumns
 ) -> Iterator[Problem]:
-    """Open each plate without reading its counts, and compare genes and cells."""
+    """Open each plate without reading its counts, and compare genes, cells and columns."""
     genes = GeneAgreement()
+    if config.plates.by and not config.source.genes:  # one file, which has been opened
+        with find_source(plates[0].path) as source:
+            columns.add(plates[0], source.table("obs").columns)
     for plate in plates:
         if plate.is_remote or plate.is_simulated or config.plates.by:
-            continue  # not here yet; or one file, which has been opened
+            continue  # not here yet
         # With source.genes it is a column of Parquet files, whose only matrix is X.
         counts = "X" if config.source.genes else plate.counts or config.source.counts
         try:
@@ -154,6 +221,8 @@ def _problems_of_plates(
             if counts in held:
                 genes.add(plate.path, gene_names(plate.path, counts))
                 cells.add(plate.plate, stored_cells(plate.path, counts))
+                with find_source(plate.path, Wanted(counts)) as source:
+                    columns.add(plate, source.table("obs").columns)
         except ScatlasError as error:
             yield Problem(str(error), plate.plate)
             continue
