@@ -421,15 +421,16 @@ def test_check_finds_the_columns_that_steps_would_miss(command: Command, tmp_pat
     notice, *said = command("check", status=1).splitlines()
     assert "write 15 if you mean 15%" in notice
     columns = ", ".join(plate(1).obs.columns)
+    which = "an obs column {!r}, which {} names; {}plate {} has {}"
+    hints = ("did you mean cell_line? ", "leiden is no column of a plate's cells; ")
     assert said == [
-        "error: no plate has an obs column 'cel_line', which markers.by names; did you mean "
-        f"cell_line? plate p1 has {columns}, tissue",
-        "error: no plate has an obs column 'leiden', which pseudobulk.by names; leiden is no column "
-        f"of a plate's cells; plate p1 has {columns}, tissue",
-        "error: no plate has an obs column 'donor', which pseudobulk.by names; plate p1 has "
-        f"{columns}, tissue",
-        "error: 1 of 2 plates have an obs column 'tissue', which integrate.key names; plate p2 has "
-        f"{columns}",
+        f"error: {how_many} {which.format(*rest)}"
+        for how_many, *rest in (
+            ("no plate has", "cel_line", "markers.by", hints[0], "p1", f"{columns}, tissue"),
+            ("no plate has", "leiden", "pseudobulk.by", hints[1], "p1", f"{columns}, tissue"),
+            ("no plate has", "donor", "pseudobulk.by", "", "p1", f"{columns}, tissue"),
+            ("1 of 2 plates have", "tissue", "integrate.key", "", "p2", columns),
+        )
     ]
     assert json.loads(command("check", "--json", status=1))["notices"] == [notice]
 

@@ -6,7 +6,6 @@ from snakemake.logging import logger
 from scatlas.workflow.left_out import sentences
 from scatlas.workflow.refusals import Refusals
 
-
 REFUSALS = Refusals(Path(with_prefix(f"{OUT}/manifests")), PLATES)
 
 
@@ -32,9 +31,7 @@ def say_at_the_end():
     """Have Snakemake call the handler above, and then that of the workflow's own Snakefile: it runs no
     onsuccess of a module."""
     REFUSALS.watch()
-    workflow._onsuccess = partial(
-        say_first, name_what_is_missing, workflow._onsuccess
-    )
+    workflow._onsuccess = partial(say_first, name_what_is_missing, workflow._onsuccess)
 
 
 def say_first(say, then, log):

@@ -148,8 +148,10 @@ def _doubtful_values(config: Config) -> list[str]:
     if bound is None or not 0 < bound < 1:
         return []
     return [
-        f"qc.max_pct_mt is {bound:g}, and keeps cells with at most {bound:g} of 100 counts in "
-        f"mitochondrial genes: write {100 * bound:g} if you mean {100 * bound:g}%"
+        (
+            f"qc.max_pct_mt is {bound:g}, and keeps cells with at most {bound:g} of 100 counts in "
+            f"mitochondrial genes: write {100 * bound:g} if you mean {100 * bound:g}%"
+        )
     ]
 
 
