@@ -125,10 +125,10 @@ def test_a_spoiled_release_ends_with_its_sentence_and_no_half_plate(tmp_path: Pa
     stores = [f"results/plates/plate{n}/counts.zarr/zarr.json" for n in (1, 2, 3)]
     failed = project.run("--keep-going", *stores)
     damage, unknown = sorted(errors(failed.stdout))
-    assert f"tahoe/data/{first.name}: row group 1, columns genes, expressions, " in damage
+    assert damage.startswith(f"plate1: tahoe/data/{first.name}: row group 1, columns genes, ")
     assert damage.endswith(": download this file again")
     where = f"tahoe/data/{third.name}: row group 1: row 10 holds token 99999, which"
-    assert unknown.startswith(where)
+    assert unknown.startswith(f"plate3: {where}")
     assert left_over(project, "plate1") == ["manifests/load/plate1.refused"]
     assert left_over(project, "plate3") == ["manifests/load/plate3.refused"]
     assert "plates/plate2/counts.zarr/zarr.json" in left_over(project, "plate2")

@@ -1,0 +1,90 @@
+"""The pages "After the atlas": their code runs, page after page, on a small atlas."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+
+from scatlas.datasets import simulate_plate
+from scatlas.workflow.command_line.main import main
+from tests.workflow import warm
+
+pytestmark = pytest.mark.workflow
+
+DOCS = Path(__file__).resolve().parents[2] / "docs/after"
+PAGES = re.findall(r"\]\((\w+)\.md\)", (DOCS / "index.md").read_text())
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+# Genes of the pages; the simulator numbers its own.
+GENES = ("CD3D", "MS4A1", "ISG15", "NKG7", "LYZ", "GNLY", "CD8A", "CD14", "GAPDH", "PPBP")
+CONDITIONS = ("control", "treated")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with the atlas of four small plates, as `scatlas init` and `run` make it."""
+    with pytest.MonkeyPatch.context() as patch:
+        path = tmp_path_factory.mktemp("after")
+        prepare(patch, path)
+        rows = []
+        for number in range(1, 5):
+            plate = simulate_plate(number, n_cells=250, n_genes=600)
+            names = plate.var_names.to_numpy(dtype=object, copy=True)
+            names[1 : 1 + len(GENES)] = GENES
+            plate.var_names = names
+            plate.write_h5ad(path / f"s{number}.h5ad")
+            rows.append(CONDITIONS[number % 2])
+        assert main(["init", "s*.h5ad"]) == 0
+        sheet = path / "plates.tsv"
+        header, *lines = sheet.read_text().splitlines()
+        lines = [f"{line}\t{label}" for line, label in zip(lines, rows, strict=True)]
+        sheet.write_text("\n".join([f"{header}\tcondition", *lines, ""]))
+        change(path, "hvg: {n_top_genes: 150}\npca: {n_comps: 10}\n")
+        run("scatlas run")
+        return path
+
+
+def prepare(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Work in the folder, with a warm Python for Snakemake."""
+    patch.chdir(folder)
+    patch.setattr("sys.executable", warm.python())
+    patch.setenv("PATH", warm.environment()["PATH"])
+
+
+def change(folder: Path, text: str) -> None:
+    """Write keys of a page into the config, as its reader does."""
+    config = folder / "atlas.yaml"
+    config.write_text(yaml.safe_dump(yaml.safe_load(config.read_text()) | yaml.safe_load(text)))
+
+
+def run(line: str) -> None:
+    """Run a command of a page; `scatlas run` beside a terminal takes the place of its process."""
+    words = shlex.split(line, comments=True)
+    assert words[0] == "scatlas", line
+    if words[1] != "run":
+        assert main(words[1:]) == 0, line
+        return
+    import subprocess
+
+    command = [warm.python(), "-m", "scatlas.workflow.command_line", *words[1:], "--cores", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_code_of_a_page_runs(folder: Path, page: str, monkeypatch: pytest.MonkeyPatch):
+    prepare(monkeypatch, folder)
+    names: dict[str, object] = {}
+    blocks = BLOCK.findall((DOCS / f"{page}.md").read_text())
+    assert any(language in {"bash", "python"} for language, _ in blocks)
+    for language, text in blocks:
+        if language == "yaml":
+            change(folder, text)
+        elif language == "bash":
+            for line in text.splitlines():
+                run(line)
+        elif language == "python":
+            exec(compile(text, f"{page}.md", "exec"), names)
