@@ -409,17 +409,19 @@ def test_check_finds_the_columns_that_steps_would_miss(command: Command, tmp_pat
     text = config.read_text()
     known = (
         "markers: {by: [leiden, donor, cell_line, plate]}\nintegrate: {key: [donor, plate]}\n"
-        "pseudobulk: {by: [cell_line, drug]}\n"
+        "pseudobulk: {by: [cell_line, drug]}\nexplore: {columns: [leiden, donor, cell_line]}\n"
+        "report: {colors: [leiden, pct_counts_mt]}\n"
     )
     config.write_text(text + known)
     assert "is valid: 2 plates" in command("check")
     config.write_text(
         re.sub("max_pct_mt: .*", "max_pct_mt: 0.15", text)
         + "markers: {by: [leiden, cel_line]}\nintegrate: {key: [tissue]}\n"
-        "pseudobulk: {by: [leiden, donor]}\n"
+        "pseudobulk: {by: [leiden, donor]}\nreport: {colors: [celltype]}\n"
     )
-    notice, *said = command("check", status=1).splitlines()
-    assert "write 15 if you mean 15%" in notice
+    colour, percent, *said = command("check", status=1).splitlines()
+    assert "write 15 if you mean 15%" in percent
+    assert colour.startswith("no plate has an obs column 'celltype', which report.colors names")
     columns = ", ".join(plate(1).obs.columns)
     which = "an obs column {!r}, which {} names; {}plate {} has {}"
     hints = ("did you mean cell_line? ", "leiden is no column of a plate's cells; ")
@@ -432,7 +434,7 @@ def test_check_finds_the_columns_that_steps_would_miss(command: Command, tmp_pat
             ("1 of 2 plates have", "tissue", "integrate.key", "", "p2", columns),
         )
     ]
-    assert json.loads(command("check", "--json", status=1))["notices"] == [notice]
+    assert json.loads(command("check", "--json", status=1))["notices"] == [colour, percent]
 
 
 def test_commands_without_a_config_say_what_to_do(command: Command) -> None:

@@ -16,6 +16,7 @@ from scatlas.io.tables.cell_names import SharedCells
 from scatlas.workflow.command_line import DONE, PROBLEM, Problem, say, say_json
 from scatlas.workflow.command_line.run import plan
 from scatlas.workflow.config.loading import read_project
+from scatlas.workflow.config.plate_sheet import WRITTEN_COLUMNS
 from scatlas.workflow.config.sections import Config
 from scatlas.workflow.config.values import query_columns
 
@@ -111,8 +112,11 @@ def check(config_file: Path, *, as_json: bool = False) -> int:
     cells, columns = SharedCells(), AskedColumns(config)
     problems = list(_problems_of_plates(config, plates, cells, columns))
     errors, left_out = ([], problems) if config.plates.skips else (problems, [])
-    errors += map(Problem, columns.sentences())
-    notices = _doubtful_values(config)
+    said = dict(columns.sentences())
+    # A picture without its column is left out; other steps would end.
+    notices = [text for text, key in said.items() if key == "report.colors"]
+    errors += [Problem(text) for text, key in said.items() if key != "report.colors"]
+    notices += _doubtful_values(config)
     n_steps = None
     try:
         total = _TOTAL.search(plan(config_file, "-n", "--quiet=rules"))
@@ -155,6 +159,10 @@ def _doubtful_values(config: Config) -> list[str]:
     ]
 
 
+# Keys that name columns of the plates' cells alone, without the labels of the sheet.
+_OF_CELLS = {"qc.filter", "doublets.by", "pseudobulk.by"}
+
+
 class AskedColumns:
     """obs columns that the config names, beside those that the plates have."""
 
@@ -162,6 +170,7 @@ class AskedColumns:
         made = {"plate", *METRICS}
         if config.doublets:
             made |= {"doublet_score", "predicted_doublet"}
+        steps = made | (WRITTEN_COLUMNS - {"doublet_score", "predicted_doublet"})
         doublets, pseudobulk, mixing = config.doublets, config.pseudobulk, config.integrate
         filtered = query_columns(config.qc.filter) if config.qc.filter else []
         # By key: the columns that it names, and those that no plate needs to have.
@@ -171,7 +180,15 @@ class AskedColumns:
             "markers.by": (config.markers.by, {"leiden", *made}),
             "pseudobulk.by": (pseudobulk.by if pseudobulk else [], set(METRICS)),
             "integrate.key": (mixing.key if mixing else [], made),
+            "explore.columns": (config.explore.columns if config.explore.page else [], steps),
+            # By default those of many plates, of which some have none.
+            "report.colors": (
+                config.report.colors if "colors" in config.report.model_fields_set else [],
+                steps,
+            ),
         }
+        if config.atlas:  # new plates take the atlas's own steps
+            self._asked = {key: self._asked[key] for key in ("qc.filter", "doublets.by")}
         self._without: dict[tuple[str, str], list[tuple[str, list[str]]]] = {}
         self._n_plates = 0
 
@@ -179,14 +196,14 @@ class AskedColumns:
         """Compare the columns of a plate; a label of the plate sheet is a column of the atlas."""
         self._n_plates += 1
         for key, (names, made) in self._asked.items():
-            labels = plate.labels if key in {"markers.by", "integrate.key"} else {}
+            labels = {} if key in _OF_CELLS else plate.labels
             for name in names:
                 if name not in made and name not in columns and not labels.get(name):
                     lacking = self._without.setdefault((key, name), [])
                     lacking.append((plate.plate, list(columns)))
 
-    def sentences(self) -> Iterator[str]:
-        """One sentence for each column that plates lack."""
+    def sentences(self) -> Iterator[tuple[str, str]]:
+        """One sentence for each column that plates lack, and the key that names it."""
         for (key, name), lacking in self._without.items():
             plate, columns = lacking[0]
             which = f"{self._n_plates - len(lacking):,} of {self._n_plates:,} plates have"
@@ -197,9 +214,10 @@ class AskedColumns:
             if key == "pseudobulk.by" and name in {"leiden", "plate"}:
                 hint = f"{name} is no column of a plate's cells; "
             has = ", ".join(columns) or "none"
-            yield (
+            text = (
                 f"{which} an obs column {name!r}, which {key} names; {hint}plate {plate} has {has}"
             )
+            yield text, key
 
 
 def _problems_of_plates(
