@@ -14,7 +14,7 @@ _SIGNS = st.sampled_from([" ", "_", "-", ", ", "", "..."])
 _NAMES = st.lists(st.tuples(_WORDS, _SIGNS), max_size=6).map(lambda pairs: "".join(sum(pairs, ())))
 _DRUGS = ("no", "LPS", "IFN-beta", "R848", "anti-CD3")
 LABELS = [
-    f"Peripheral blood mononuclear cells of donor {i % 12 + 1} after {_DRUGS[i // 12]} stimulation, "
+    f"Peripheral blood mononuclear cells of donor {i % 12 + 1} after {_DRUGS[i // 12]} stimulus, "
     f"collected in the second visit, library kit v3.1, lane {i % 4 + 1}"
     for i in range(60)
 ]

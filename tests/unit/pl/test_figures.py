@@ -192,10 +192,14 @@ def test_hvg_overlap_numbers() -> None:
 @pytest.mark.parametrize(
     ("chosen", "heights", "title"),
     [
-        (None, [2, 1, 1], "4 genes in the atlas: all on at least 1 plate"),
-        (["2", "3"], [0, 1, 1], "2 genes in the atlas: all on at least 2 plates"),
-        (["3"], [0, 0, 1], "1 gene in the atlas: all on at least 3 plates"),
-        (["3", "2", "9"], [1, 1, 1], "3 genes in the atlas: 1 of 2 on 1 plate, all on more"),
+        (None, [2, 1, 1], "4 genes in the atlas, variable on 1 plate or more"),
+        (["2", "3"], [0, 1, 1], "2 genes in the atlas, variable on 2 plates or more"),
+        (["3"], [0, 0, 1], "1 gene in the atlas, variable on 3 plates"),
+        (
+            ["3", "2", "9"],
+            [1, 1, 1],
+            "3 genes in the atlas: 1 of 2 variable on 1 plate, all on more",
+        ),
     ],
 )
 def test_genes_by_plates(chosen, heights, title) -> None:
@@ -275,8 +279,8 @@ def test_scree_numbers() -> None:
     # A component without variance has no place on a log scale.
     np.testing.assert_allclose(scree.lines[0].get_ydata(), [40, 20, 10])
     np.testing.assert_allclose(running.lines[0].get_ydata(), [40, 60, 70, 70])
-    assert "4 components hold 70.0%" in texts(running.figure)
-    assert "half of it in 1" in texts(running.figure)
+    assert "4 components hold 70.0% of the variance" in texts(running.figure)
+    assert "half of that in the first" in texts(running.figure)
 
 
 def test_umap_points_carry_their_colours() -> None:
