@@ -203,7 +203,7 @@ def test_figures_enlarge_by_mouse_and_keys(tab: Tab, pages: Pages):
     assert tab.run(shown) == "figure-qc_violins"
     tab.keys(RIGHT)
     assert tab.run(shown) == "figure-hvg_overlap"
-    tab.keys(LEFT + LEFT + LEFT)
+    tab.keys(LEFT + LEFT + LEFT + LEFT)
     assert tab.run(shown) == figures[-1]
     assert tab.text("dialog .place") == f"{len(figures)} of {len(figures)}"
     tab.click("dialog.large .tools button:nth-child(2)")  # next
@@ -246,7 +246,8 @@ def test_links_lead_from_clusters_to_markers_and_to_the_explorer(tab: Tab, pages
     )
     group = tab.run(
         "return [...document.querySelectorAll('#table-markers a')]"
-        f".find((a) => a.textContent === {json.dumps(HOSTILE[1])}).href"
+        f".find((a) => (a.parentElement.dataset.key ?? a.textContent) === {json.dumps(HOSTILE[1])})"
+        ".href"
     )
     links = {
         address(tab, f"#table-clusters tbody tr:nth-child({row}) a:nth-child(2)"): (

@@ -26,6 +26,7 @@ from tests.helpers.report_files import CAPTIONS, CONFIG, make_report, make_resul
 
 FIGURES = ["cells_kept", "qc_violins", "hvg_overlap", "genes_by_plates", "pca_scree"]
 MANY = ["cluster_shares"]
+JINJA = Environment(autoescape=True, trim_blocks=True)  # as in Snakemake's report
 MAPS = ["cell_line", "plate", "leiden"]
 OPTIONAL = ["left_out", "doublets", "doublet_rates", "integration", "mixing"]
 MARKERS = ["markers", "markers_wilcoxon", "markers_dots", "markers_heat_map"]
@@ -420,7 +421,7 @@ def test_captions_are_sound_for_snakemake_too(path: Path) -> None:
     strict = {"halt_level": 2, "report_level": 5}
     for n_plates in (1, 31):
         rule = {"wildcards": {"color": "drug"}, "params": {"n_plates": n_plates}}
-        rendered = Environment().from_string(path.read_text()).render(snakemake=rule)
+        rendered = JINJA.from_string(path.read_text()).render(snakemake=rule)
         publish_parts(rendered, writer=Writer(), settings_overrides=strict)
 
 

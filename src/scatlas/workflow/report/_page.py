@@ -208,12 +208,13 @@ def caption(folder: Path, name: str, *, color: str = "", n_plates: int = 0, **kn
     path = folder / f"{name}.rst"
     if not path.is_file():
         raise InputError(f"no caption {path}: write what the {name} shows there")
-    template = Environment(autoescape=False, undefined=StrictUndefined).from_string(  # noqa: S701
-        path.read_text("utf-8")
-    )
+    # Blocks as in Snakemake's report; the text is not HTML.
+    options = {"trim_blocks": True, "lstrip_blocks": True, "undefined": StrictUndefined}
+    environment = Environment(autoescape=False, **options)  # noqa: S701
     rule = SimpleNamespace(
         wildcards=SimpleNamespace(color=color), params=SimpleNamespace(n_plates=n_plates)
     )
+    template = environment.from_string(path.read_text("utf-8"))
     text = template.render(snakemake=rule, **known)
     try:
         parts = publish_parts(text, writer=Writer(), settings_overrides=_SETTINGS)
