@@ -208,9 +208,12 @@ def caption(folder: Path, name: str, *, color: str = "", n_plates: int = 0, **kn
     path = folder / f"{name}.rst"
     if not path.is_file():
         raise InputError(f"no caption {path}: write what the {name} shows there")
-    # Blocks as in Snakemake's report; the text is not HTML.
-    options = {"trim_blocks": True, "lstrip_blocks": True, "undefined": StrictUndefined}
-    environment = Environment(autoescape=False, **options)  # noqa: S701
+    environment = Environment(
+        autoescape=False,  # noqa: S701 - the text is not HTML
+        undefined=StrictUndefined,
+        trim_blocks=True,  # as in Snakemake's report
+        lstrip_blocks=True,
+    )
     rule = SimpleNamespace(
         wildcards=SimpleNamespace(color=color), params=SimpleNamespace(n_plates=n_plates)
     )
