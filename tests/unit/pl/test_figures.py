@@ -280,7 +280,7 @@ def test_scree_numbers() -> None:
     np.testing.assert_allclose(scree.lines[0].get_ydata(), [40, 20, 10])
     np.testing.assert_allclose(running.lines[0].get_ydata(), [40, 60, 70, 70])
     assert "4 components hold 70.0% of the variance" in texts(running.figure)
-    assert "half of that in the first" in texts(running.figure)
+    assert "half of it in 1" in texts(running.figure)
 
 
 def test_umap_points_carry_their_colours() -> None:
