@@ -257,9 +257,12 @@ def test_search_by_keys_finds_a_gene_and_a_level(tab: Tab, made: Made):
 
 def test_names_of_the_data_are_text(tab: Tab, made: Made):
     tab.show(made.page, "#color=column:group")
-    names = tab.run(
+    names = tab.run("return [...document.querySelectorAll('.levels label')].map((e) => e.title)")
+    shown = tab.run(
         "return [...document.querySelectorAll('.levels .name')].map((e) => e.textContent)"
     )
+    assert len(set(shown)) == len(names)
+    assert shown[0] == "<script…1</script>", "long names are cut"
     assert names[: len(HOSTILE)] == HOSTILE
     assert tab.run("return document.querySelectorAll('main img, main b, aside script').length") == 0
     sizes = tab.run(

@@ -180,6 +180,17 @@ def test_the_page_has_all_cells(made: Made):
         }
 
 
+def test_long_levels_have_short_names_that_differ(made: Made):
+    columns = {
+        column["name"]: column for column in json.loads(blocks_of(made.page)["meta"])["columns"]
+    }
+    assert "short" not in columns["plate"], "its names are short"
+    levels, short = (columns["group"][key] for key in ("levels", "short"))
+    assert max(map(len, levels)) > 30
+    assert max(map(len, short)) <= 22
+    assert len(set(short)) == len(levels)
+
+
 def test_points_are_the_cells_in_order(made: Made):
     blocks = blocks_of(made.page)
     meta = json.loads(blocks["meta"])

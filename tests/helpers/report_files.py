@@ -16,6 +16,8 @@ from scatlas.workflow.report import Results, build
 
 CAPTIONS = Path(__file__).parents[2] / "workflow" / "report"
 CONFIG = {
+    "title": None,
+    "outdir": "runs/demo",
     "plates": "config/plates.tsv",
     "seed": 0,
     "qc": {"filter": "pass_filter == 'full'", "min_genes": 200, "max_pct_mt": 20.0},

@@ -56,6 +56,9 @@ rule report:
         thresholds=shown("thresholds.tsv", "Cells", "Bounds (table)"),
         consensus=shown("consensus.tsv", "Genes", "Consensus (table)"),
         pca=shown("pca.tsv", "Components", "Variance explained (table)"),
+        cluster_shares=shown(
+            "cluster_shares.png", "Map", "Clusters of each plate", len(PLATES) > 20
+        ),
         clusters=shown("clusters.tsv", "Map", "Clusters (table)"),
         clusters_by_plate=shown(
             "clusters_by_plate.tsv",
@@ -109,6 +112,7 @@ rule report:
         config=as_is(CONFIG.model_dump_json()),
         optional=report_options,
         code=code("report"),
+        n_plates=lambda wildcards: len(atlas_plates()),  # for the captions
         pca=subpath(input.pca_store, parent=True),
         captions=subpath(input.opening, parent=True),
         manifests=subpath(output.manifest, parent=True),

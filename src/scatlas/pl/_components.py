@@ -53,7 +53,7 @@ def pca_scree(variance_ratio: ArrayLike) -> Figure:
     running.plot(components, total, **look)
     running.set_ylim(0, min(100, 1.12 * total[-1]) or 1)
     running.yaxis.set_major_formatter("{x:g}%")
-    running.set_title(f"{ratio.size} components hold {total[-1]:.1f}%")
+    running.set_title(f"{ratio.size} components hold {total[-1]:.1f}% of the variance")
     half = int(np.searchsorted(total, total[-1] / 2))
     running.plot([half + 1] * 2, [0, total[half]], color=ORANGE, linewidth=1, linestyle=(0, (4, 2)))
     running.annotate(

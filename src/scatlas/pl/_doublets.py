@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scatlas.errors import InputError
-from scatlas.pl._style import BLUE, GREY, INK, ORANGE, OUTLINE, figure, short, styled
+from scatlas.pl._style import (
+    BLUE,
+    GREY,
+    INK,
+    MAX_LETTERS,
+    ORANGE,
+    OUTLINE,
+    figure,
+    short_names,
+    styled,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,9 +56,10 @@ def doublet_scores(captures: Mapping[str, Mapping[str, Any]]) -> Figure:
     axes = made.subplots(rows, columns, sharex=True, squeeze=False)
     for ax in axes.flat[len(shown) :]:
         ax.set_axis_off()
-    for ax, name in zip(axes.flat, shown, strict=False):
+    titles = short_names(shown, MAX_LETTERS)
+    for ax, name, title in zip(axes.flat, shown, titles, strict=False):
         _histograms(ax, captures[name])
-        ax.set_title(short(name, 32))
+        ax.set_title(title)
     for ax in axes[-1]:
         ax.set_xlabel("doublet score")
     for ax in axes[:, 0]:

@@ -18,9 +18,10 @@ from scatlas.pl._style import (
     GREY,
     INK,
     MANY_PLATES,
+    MAX_LETTERS,
     figure,
     plate_ticks,
-    short,
+    short_names,
     styled,
     unusual_plates,
 )
@@ -72,7 +73,7 @@ def hvg_overlap(hvg: Mapping[str, Collection[str]]) -> Figure:
         colour = "white" if i != j and n > dark else INK
         ax.text(j, i, f"{n}", ha="center", va="center", fontsize=size, color=colour)
     plate_ticks(ax, names, slanted=len(names) > 5)
-    ax.set_yticks(range(len(names)), [short(name, 32) for name in names])
+    ax.set_yticks(range(len(names)), short_names(names, MAX_LETTERS))
     return made
 
 
@@ -143,11 +144,13 @@ def _title(n_genes: np.ndarray, n_chosen: np.ndarray) -> str:
     lowest = int(np.flatnonzero(n_chosen)[0])
     text = f"{n_chosen.sum():,} {'gene' if n_chosen.sum() == 1 else 'genes'} in the atlas"
     if n_chosen[lowest] < n_genes[lowest]:
-        return (
-            f"{text}: {n_chosen[lowest]:,} of {n_genes[lowest]:,} on {_count_plates(lowest + 1)}"
-            + (", all on more" if n_chosen.size > lowest + 1 else "")
+        some = (
+            f"{n_chosen[lowest]:,} of {n_genes[lowest]:,} variable on {_count_plates(lowest + 1)}"
         )
-    return f"{text}: all on at least {_count_plates(lowest + 1)}"
+        return f"{text}: {some}" + (", all on more" if n_chosen.size > lowest + 1 else "")
+    return f"{text}, variable on {_count_plates(lowest + 1)}" + (
+        " or more" if n_chosen.size > lowest + 1 else ""
+    )
 
 
 def _count_plates(n: int) -> str:
@@ -206,9 +209,9 @@ def _clustered_heat_map(names: list[str], shared: np.ndarray) -> Figure:
     image = _heat_map(ax, shared[np.ix_(order, order)], colours)
     made.colorbar(image, ax=ax, shrink=0.6, label="genes", extend="both")
     mean = (shared.sum(axis=1) - own) / (len(names) - 1)
-    rank = np.argsort(order)
+    rank, short = np.argsort(order), short_names(names, MAX_LETTERS)
     odd = sorted(unusual_plates(mean, low_only=True), key=lambda i: rank[i])
-    ax.set_yticks(rank[odd], [short(names[i], 32) for i in odd])
+    ax.set_yticks(rank[odd], [short[i] for i in odd])
     ax.set_xticks([])
     ax.set_xlabel(f"{len(names)} plates, similar ones side by side")
     return made
@@ -311,8 +314,8 @@ def _canvas(groups: list[str], genes: list[str]) -> tuple[Figure, Axes]:
     """Figure with a row for each group and a column for each gene."""
     made = figure(2.6 + max(2.0, 0.15 * len(genes)), 1.9 + 0.21 * len(groups))
     ax = made.subplots()
-    ax.set_xticks(range(len(genes)), [short(gene, 16) for gene in genes], rotation=90, size=7)
-    ax.set_yticks(range(len(groups)), [short(group, 32) for group in groups])
+    ax.set_xticks(range(len(genes)), short_names(genes, 18), rotation=90, size=7)
+    ax.set_yticks(range(len(groups)), short_names(groups, MAX_LETTERS))
     ax.set_xlim(-0.5, len(genes) - 0.5)
     ax.tick_params(length=0, colors=INK)
     ax.grid(visible=False)

@@ -20,7 +20,7 @@ from scatlas.pl._style import (
     figure,
     name_plate,
     plate_ticks,
-    short,
+    short_names,
     styled,
     unusual_plates,
 )
@@ -40,6 +40,7 @@ _METRICS = (
 )
 _BINS = 160
 _HALF_WIDTH = 0.42
+_MAX_LETTERS = 24  # of a plate's name
 _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
@@ -194,12 +195,12 @@ def _bands(ax: Axes, names: list[str], quantiles: list[tuple[float, ...]]) -> No
     ax.fill_between(at, low, high, alpha=0.2, label="5% to 95% of the cells kept", **look)
     ax.fill_between(at, lower, upper, alpha=0.45, label="their middle half", **look)
     ax.plot(at, middle, color=INK, linewidth=1.2, drawstyle="steps-mid", label="their median")
-    rank = np.argsort(order)
+    rank, short = np.argsort(order), short_names(names, _MAX_LETTERS)
     named = sorted(unusual_plates(values[:, 2]), key=lambda i: rank[i])
     below = [i for i in named if rank[i] < len(filled) / 2]
     for level, i in [*enumerate(below), *enumerate(reversed([i for i in named if i not in below]))]:
         side = 1 if i in below else -1
-        name_plate(ax, short(names[filled[i]]), (rank[i] + 1, values[i, 2]), side, level)
+        name_plate(ax, short[filled[i]], (rank[i] + 1, values[i, 2]), side, level)
 
 
 def _middle(ax: Axes, at: int, quantiles: tuple[float, ...]) -> None:
@@ -302,7 +303,7 @@ def cells_kept(summaries: Mapping[str, Mapping[str, Any]]) -> Figure:
             va="center",
             fontsize=8,
         )
-    bars.set_yticks(rows, [short(name) for name in plates])
+    bars.set_yticks(rows, short_names(plates, _MAX_LETTERS))
     bars.set_ylim(len(plates) - 0.5, -0.5)  # row by row beside the rules
     bars.grid(axis="x")
     bars.grid(visible=False, axis="y")
@@ -337,9 +338,9 @@ def _shares_kept(
         label = "kept" if rule is None else _RULES.get(rule, rule)
         ax.bar(at, height, 1.0, bottom=below, color=colour, linewidth=0, label=label)
         below += height
-    rank = np.argsort(order)
+    rank, short = np.argsort(order), short_names(plates, _MAX_LETTERS)
     for level, i in enumerate(sorted(unusual_plates(share, low_only=True), key=lambda i: rank[i])):
-        text = f"{short(plates[i])} {100 * share[i]:.0f}%"
+        text = f"{short[i]} {100 * share[i]:.0f}%"
         name_plate(ax, text, (rank[i] + 1, 100 * share[i]), 1, level)
     ax.set_xlim(0.5, len(plates) + 0.5)
     ax.set_ylim(0, 100)

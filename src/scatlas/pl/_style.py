@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
 from scatlas._util.colours import colours as colours
+from scatlas._util.names import short_names as short_names
 from scatlas.io.files.atomic import atomic_path
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ INK = "#222222"
 BLUE = "#0072b2"
 ORANGE = "#d55e00"
 GREY = "#bdbdbd"
+MAX_LETTERS = 32  # of a name
 # With more plates than this, figures sort them and name the unusual ones only.
 MANY_PLATES = 30
 _MAX_NAMED = 8
@@ -111,17 +113,9 @@ def save(made: Figure, path: Path) -> None:
         )
 
 
-def short(name: str, longest: int = 24) -> str:
-    """A name cut in its middle, where names differ least, to fit a legend."""
-    if len(name) <= longest:
-        return name
-    tail = longest // 3
-    return f"{name[: longest - tail - 1]}…{name[-tail:]}"
-
-
 def plate_ticks(ax: Axes, names: Sequence[str], *, slanted: bool = False) -> None:
     """Name the plates under the axis, slanted where they would run into each other."""
-    labels = [short(name, 32) for name in names]
+    labels = short_names(names, MAX_LETTERS)
     whole = ax.get_figure(root=True)
     assert whole is not None
     room = whole.get_figwidth() * 9 / max(1, len(names))  # characters under each plate

@@ -16,7 +16,17 @@ from scatlas import blocks
 from scatlas.columns import get_column
 from scatlas.elements import check_finite_values, get_obsm, get_table, to_contiguous
 from scatlas.errors import InputError
-from scatlas.pl._style import BLUE, GREY, INK, ORANGE, colours, figure, short, styled
+from scatlas.pl._style import (
+    BLUE,
+    GREY,
+    INK,
+    MAX_LETTERS,
+    ORANGE,
+    colours,
+    figure,
+    short_names,
+    styled,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +42,6 @@ _HALF_SIDE = 4.5  # of each of two maps
 SHARE = 0.9  # of the figure's side that the map takes
 _ROWS = 26  # of the legend
 _NAMED = 76  # categories, three columns of the legend
-_LONGEST = 32  # letters of a name in the legend
 _FEW = 7  # categories that colours alone tell apart
 _BINS = 40
 MISSING = "#d9d9d9"
@@ -147,7 +156,7 @@ def new_cells(
     made = figure(_PLATE_SIDE * n_columns, (_PLATE_SIDE + 0.3) * n_rows + 0.3)
     grid = made.subplots(n_rows, n_columns, squeeze=False, sharex=True, sharey=True).flat
     order = np.random.default_rng(0)
-    for ax, name in zip(grid, names, strict=False):
+    for ax, name, short in zip(grid, names, short_names(names, 24), strict=False):
         xy, unlike = plates[name]
         _points(ax, atlas, GREY)
         shuffled = order.permutation(len(xy))
@@ -156,7 +165,7 @@ def new_cells(
         ax.set(xticks=[], yticks=[])
         ax.set_box_aspect(1)
         ax.grid(visible=False)
-        ax.set_title(f"{short(name)}: {len(xy):,} cells,\n{100 * unlike.mean():.1f}% unlike")
+        ax.set_title(f"{short}: {len(xy):,} cells,\n{100 * unlike.mean():.1f}% unlike")
     for ax in list(grid)[len(names) :]:
         ax.set_axis_off()
     labels = {"atlas": GREY, "new, like the atlas": BLUE, "new, unlike the atlas": ORANGE}
@@ -359,8 +368,9 @@ def legend(
     sizes = np.bincount(codes[codes >= 0], minlength=len(names))
     shown = np.sort(np.argsort(-sizes, kind="stable")[:_NAMED])
     handles = []
-    for i in shown:
-        name = short(names[i], _LONGEST)
+    # Several columns have less room.
+    short = short_names([names[i] for i in shown], MAX_LETTERS if len(shown) <= _ROWS else 24)
+    for i, name in zip(shown, short, strict=True):
         label = name if marks.get(i, name) == name else f"{marks[i]}  {name}"
         handles.append(Line2D([], [], marker="o", linestyle="", color=palette[i], label=label))
     if len(shown) < len(names):

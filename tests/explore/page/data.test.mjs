@@ -8,7 +8,7 @@ const { categoryColours, expressionColour, hexOfRgb, MISSING, viridis } = await 
 const density = await PAGE("density");
 const { discInsets } = await PAGE("canvas");
 const { Camera } = await PAGE("camera");
-const { formatCount, formatNumber, formatShare, shortName } = await PAGE("scales");
+const { formatCount, formatNumber, formatShare } = await PAGE("scales");
 const {
   Atlas, bytesOfBase64, inflate, joinPlanes, NO_CODE, readCounts, readVarints, sumGaps,
 } = await PAGE("atlas");
@@ -97,7 +97,6 @@ test("numbers are written for people", () => {
   assert.equal(formatNumber(12345.6), "12,346");
   assert.equal(formatNumber(NaN), "none");
   assert.equal(formatShare(0.0004), "<0.1%");
-  assert.equal(shortName("🧬".repeat(40), 10), "🧬🧬🧬🧬🧬🧬…🧬🧬🧬");
 });
 
 test("codes without a level or number become NO_CODE", async () => {

@@ -74,19 +74,19 @@ def test_the_limit_names_few_plates_by_chance(n: int):
 
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize(
-    ("fact", "value", "side"),
+    ("fact", "value", "said"),
     [
-        ("cells", 400, "below"),
-        ("kept %", 20, "below"),
-        ("median counts", 400, "below"),
-        ("median counts", 60_000, "above"),
-        ("median genes", 500, "below"),
-        ("median mt %", 45, "above"),
-        ("shared genes %", 20, "below"),
-        ("cluster distance", 0.9, "above"),
+        ("cells", 400, "Only 400 cells were read; other plates have about "),
+        ("kept %", 20, "Only 20% of its cells passed; other plates keep about "),
+        ("median counts", 400, "Only 400 counts in its median cell; on other plates about "),
+        ("median counts", 60_000, "60,000 counts in its median cell; on other plates about "),
+        ("median genes", 500, "Only 500 genes in its median cell; on other plates about "),
+        ("median mt %", 45, "45.0% mitochondrial counts in its median cell; on other plates "),
+        ("shared genes %", 20, "Only 20% of its variable genes are in the atlas; of other "),
+        ("cluster distance", 0.9, "Its cells are in other clusters than usual (distance 0.90; "),
     ],
 )
-def test_a_planted_plate_is_named(n: int, fact: str, value: float, side: str):
+def test_a_planted_plate_is_named(n: int, fact: str, value: float, said: str):
     # Five plates have to be very alike for one of them to be named.
     facts = clean_plates(np.random.default_rng(1), n, spread=0.2 if n == 5 else 0.5)
     facts.loc["plate3", fact] = value
@@ -94,7 +94,7 @@ def test_a_planted_plate_is_named(n: int, fact: str, value: float, side: str):
     assert found.odd_plates == ["plate3"]
     ((name, words),) = found.reasons("plate3")
     assert name == fact
-    assert side in words
+    assert words.startswith(said)
     assert found.table().iloc[0]["odd by"] == fact
     assert found.table().index[0] == "plate3"
     assert sorted(found.table().index) == sorted(facts.index)
@@ -105,12 +105,9 @@ def test_reasons_are_in_the_words_of_a_user():
     facts["median counts"] = [*range(5000, 5130, 10), 3120]
     facts["kept %"] = [90.0] * 13 + [40.25]
     found = PlateComparison(facts)
-    z = robust_z(np.log1p(facts["median counts"].to_numpy(float)))[-1]
-    middle = facts["median counts"].median()
-    deviations = f"{-z:.1f} robust standard deviations below the others"
     assert found.reasons("plate13") == [
-        ("kept %", "40.2% of the cells kept, below the 90.0% that most plates have"),
-        ("median counts", f"median counts per cell 3,120, {deviations} (median {middle:,.0f})"),
+        ("kept %", "Only 40% of its cells passed; other plates keep about 90%"),
+        ("median counts", "Only 3,120 counts in its median cell; on other plates about 5,055"),
     ]
 
 

@@ -12,16 +12,21 @@ import anndata as ad
 import numpy as np
 import pandas as pd
 import pytest
+from jinja2 import Environment
+from markupsafe import Markup
 
+from scatlas._version import __version__
 from scatlas.errors import InputError
 from scatlas.io.files.checksums import write_json
 from scatlas.workflow.report import Results, _tables
 from scatlas.workflow.report._build import _milestones
-from scatlas.workflow.report._page import caption, cell_texts
+from scatlas.workflow.report._page import ReportWriter, caption, cell_texts, write_page
 from scatlas.workflow.report._results import AtlasMap
 from tests.helpers.report_files import CAPTIONS, CONFIG, make_report, make_results
 
 FIGURES = ["cells_kept", "qc_violins", "hvg_overlap", "genes_by_plates", "pca_scree"]
+MANY = ["cluster_shares"]
+JINJA = Environment(autoescape=True, trim_blocks=True)  # as in Snakemake's report
 MAPS = ["cell_line", "plate", "leiden"]
 OPTIONAL = ["left_out", "doublets", "doublet_rates", "integration", "mixing"]
 MARKERS = ["markers", "markers_wilcoxon", "markers_dots", "markers_heat_map"]
@@ -135,13 +140,14 @@ def test_plates_left_out_are_listed_with_their_reasons(run, tmp_path: Path) -> N
     _, results, facts = run
     more = make_report(tmp_path, replace(results, left_out={"p9": "p9.h5ad: obs is empty"}))
     assert more == {**facts, "n_tables": facts["n_tables"] + 1}
+    page = (tmp_path / "report.html").read_text()
+    assert 'id="table-left_out"' in page
     assert (
         tmp_path / "tables/left_out.tsv"
     ).read_text() == "plate\treason\np9\tp9.h5ad: obs is empty\n"
-    page = (tmp_path / "report.html").read_text()
-    assert re.search(r"<dt>plates left out</dt><dd>1</dd>", page)
+    assert ">1 plate was left out</a>" in page
     alone = CONFIG | {"explore": CONFIG["explore"] | {"page": False}}
-    assert make_report(tmp_path, replace(results, left_out={}), alone) == more
+    assert make_report(tmp_path, replace(results, left_out={}), alone) == facts
     assert "explore.html" not in (tmp_path / "report.html").read_text()
     assert (tmp_path / "tables/left_out.tsv").read_text() == "plate\treason\n"
 
@@ -159,13 +165,8 @@ def test_headline_and_tables_hold_the_numbers(run) -> None:
     assert 400 < kept < 600
     headline = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", page))
     assert headline == {
+        "cells": str(kept),
         "plates": "3",
-        "cells read": "600",
-        "cells kept": str(kept),
-        "genes measured": "60",
-        "genes in the atlas": str(len(results.consensus)),
-        "components": "12",
-        "cells on the map": "600",
         "clusters": "4",
     }
     cells = pd.read_csv(folder / "tables" / "cells.tsv", sep="\t", index_col="plate")
@@ -174,6 +175,41 @@ def test_headline_and_tables_hold_the_numbers(run) -> None:
     assert [column for column in cells if column.startswith("removed by")] == columns
     removed = cells[columns].sum(axis=1)
     pd.testing.assert_series_equal(cells["cells"], cells["kept"] + removed, check_names=False)
+
+
+def test_the_page_has_title_day_and_version(run, tmp_path: Path) -> None:
+    """The day is that of the map, so that a report that is made again has the same bytes."""
+    folder, results, _ = run
+    page = (folder / "report.html").read_text()
+    assert "<h1>demo</h1>" in page
+    manifests = shutil.copytree(results.manifests, tmp_path / "manifests")
+    write_json(manifests / "runs/embedding.json", {"finished": "2026-05-04T23:59:59+0200"})
+    make_report(
+        tmp_path, replace(results, manifests=manifests), CONFIG | {"title": "Blood & <more>"}
+    )
+    page = (tmp_path / "report.html").read_text()
+    assert "<h1>Blood &amp; &lt;more&gt;</h1>" in page
+    assert f"4 May 2026, scatlas {__version__}<" in page
+    make_report(tmp_path, results, CONFIG | {"outdir": "results"})
+    assert "<h1>Atlas of single cells</h1>" in (tmp_path / "report.html").read_text()
+
+
+def test_long_names_stay_different(tmp_path: Path) -> None:
+    """Heads of rows and columns are cut where they are alike, and keep the whole name."""
+    writer = ReportWriter(CAPTIONS, tmp_path, tmp_path)
+    names = [f"{'a long name of a sample ' * 5}{i} of the first visit" for i in range(60)]
+    frame = pd.DataFrame(np.zeros((60, 60), int), names, names)
+    table = writer.table("clusters", "Clusters", frame)
+    rows = [row.cells[0] for row in table.rows]
+    assert [cell.whole for cell in rows] == [whole for _, whole in table.head[1:]] == names
+    for short in ([cell.text for cell in rows], [text for text, _ in table.head[1:]]):
+        assert len(set(short)) == 60
+        assert max(map(len, short)) <= 32
+        assert all(str(i) in text for i, text in enumerate(short))
+    page = tmp_path / "report.html"
+    write_page(page, title="60", opening=Markup(), headline={}, sections={"Map": [table]})
+    assert page.read_text().count(f'title="{names[7]}"') == 2
+    assert f'data-key="{names[7]}"' in page.read_text()
 
 
 def test_plates_must_agree(run) -> None:
@@ -305,10 +341,12 @@ def test_a_density_has_the_categories_of_the_points(
 def test_columns_that_the_page_leaves_out_are_counted(
     with_atlas: tuple[Path, Results], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scatlas.workflow.report._build._MAX_COLUMNS", 1)
+    monkeypatch.setattr("scatlas.workflow.report._build._MAX_COLUMNS", 2)
     make_report(tmp_path, with_atlas[1])
     page = (tmp_path / "report.html").read_text()
     assert "and 3 more columns in tables/clusters_by_plate.tsv" in page
+    assert (tmp_path / "figures/cluster_shares.png").is_file()
+    assert 'id="figure-cluster_shares"' in page
     table = pd.read_csv(tmp_path / "tables/clusters_by_plate.tsv", sep="\t", index_col=0)
     assert table.shape[1] == 4
 
@@ -368,7 +406,9 @@ def test_milestones() -> None:
 
 @pytest.mark.parametrize("path", sorted(CAPTIONS.glob("*.rst")), ids=lambda path: path.stem)
 def test_captions_are_sound_for_snakemake_too(path: Path) -> None:
-    """Every caption is shown somewhere, and Snakemake's way of rendering takes it."""
+    """Every caption is shown somewhere, and Snakemake's way of rendering takes it: without what
+    only the page knows.
+    """
     from docutils.core import publish_parts
     from docutils.writers.html4css1 import Writer
 
@@ -376,10 +416,25 @@ def test_captions_are_sound_for_snakemake_too(path: Path) -> None:
     assert text.startswith("<")
     assert "{{" not in text
     shown = {"workflow", "umap", "clusters_by_plate", "settings", "versions"}
-    shown |= {*FIGURES, *TABLES, *OPTIONAL, *MARKERS}
+    shown |= {*FIGURES, *MANY, *TABLES, *OPTIONAL, *MARKERS}
     assert path.stem in shown
     strict = {"halt_level": 2, "report_level": 5}
-    publish_parts(path.read_text(), writer=Writer(), settings_overrides=strict)
+    for n_plates in (1, 31):
+        rule = {"wildcards": {"color": "drug"}, "params": {"n_plates": n_plates}}
+        rendered = JINJA.from_string(path.read_text()).render(snakemake=rule)
+        publish_parts(rendered, writer=Writer(), settings_overrides=strict)
+
+
+def test_captions_say_what_applies(run) -> None:
+    """Nothing of many plates or values where there are few, and no paragraph twice."""
+    page = " ".join((run[0] / "report.html").read_text().split())
+    for absent in ("more than", "More than", "In the order of", "Similar plates", "A number marks"):
+        assert absent not in page, absent
+    assert page.count("similar expression") == 1
+    assert "fewer than five plates nothing is marked" in page
+    many = caption(CAPTIONS, "cells_kept", n_plates=31)
+    assert "in the order of the share" in many
+    assert "Bars:" not in many
 
 
 def test_bad_captions(tmp_path: Path) -> None:
@@ -400,4 +455,5 @@ def test_names_of_the_data_are_escaped(tmp_path: Path) -> None:
     page = (tmp_path / "report.html").read_text()
     assert page.count("<script") == page.count("</script") == 1, "the page's own"
     assert "&lt;script&gt;" in page
-    assert [path.name for path in (tmp_path / "figures" / "umap").iterdir()] == ["a_b_i_.png"]
+    pictures = {path.name for path in (tmp_path / "figures" / "umap").iterdir()}
+    assert pictures == {"leiden.png", "a_b_i_.png"}

@@ -41,7 +41,8 @@ def facts_of(results: Results) -> pd.DataFrame:
 def summary_of(results: Results, facts: pd.DataFrame, explorer: Explorer = EVERYTHING) -> Summary:
     clusters = results.clusters_by_plate
     anchors = Anchors.number(results, list(clusters.index))
-    return summarize(results, PlateComparison(facts), clusters, anchors, explorer, THERE)
+    comparison = PlateComparison(facts)
+    return summarize(results, CONFIG, comparison, clusters, anchors, explorer, THERE)
 
 
 def words(links: list[Link]) -> str:
@@ -51,10 +52,11 @@ def words(links: list[Link]) -> str:
 def test_facts_are_in_plain_words(results: Results):
     found = summary_of(results, facts_of(results))
     kept = sum(plate["n_kept"] for plate in results.qc_summaries.values())
-    held = f"{100 * results.variance['variance_ratio'].sum():.1f}% of their variance."
+    held = f"{100 * results.variance['variance_ratio'].sum():.0f}% of their variance."
+    n, components = len(results.consensus), f"12 components hold {held}"
     assert [words(sentence) for sentence in found.facts] == [
-        f"14 plates with 560 cells: {kept} ({kept / 5.6:.1f}%) were kept.",
-        f"{len(results.consensus)} genes were selected, and 12 components hold {held}",
+        f"14 plates with 560 cells: {kept} ({kept / 5.6:.1f}%) passed the quality bounds.",
+        f"Of 60 genes the atlas has {n} whose counts vary most between cells; {components}",
         "The map has 560 cells in 4 clusters.",
     ]
     left = replace(results, left_out={"p9": "broken"})
@@ -94,7 +96,8 @@ def test_odd_plates_have_reasons_with_links(results: Results):
         "#figure-qc_violins",
         "#figure-hvg_overlap",
     }
-    assert "median counts per cell 2" in "".join(words(reason) for reason in found.odd[1].reasons)
+    said = [words(reason) for reason in found.odd[1].reasons]
+    assert "Only 2 counts in its median cell; on other plates about 50 (see the figure)." in said
     assert found.odd[0].view.href.startswith("explore.html#")
     none = summary_of(results, facts, Explorer(frozenset(), frozenset()))
     assert none.odd[0].view is None

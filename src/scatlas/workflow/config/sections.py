@@ -191,6 +191,12 @@ class Config(Section):
         "The plate sheet, or a section with these keys.",
         json_schema_extra=_text_or_section,
     )
+    title: Text | None = described(
+        None,
+        "Title of the report. null: the name of the folder of the results, or Atlas of single",
+        "cells if this is results.",
+        examples=["Blood of twelve donors"],
+    )
     outdir: Annotated[Text, AfterValidator(_folder)] = described(
         "results",
         "The folder for all results. ~ is your home folder. An address, such as",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from scatlas._util.names import short_names
 from scatlas.io import atomic_path
 from scatlas.matrix.map_pixels import FIXED_POINT, MEANS_SIDE, SIDE, box_of
 from scatlas.workflow.explore._choose import read_markers
@@ -40,6 +41,7 @@ SCRIPTS = (
 )
 _HIGH_MEAN = 99  # per cent of the pixels
 _MAX_PAIRS_PER_BYTE = 1.5  # of level and pixel: more never fit
+_MAX_LETTERS = 22  # of a level's name on the map and beside it
 _MARKERS_SHOWN = 4  # of each group, beside its name
 
 
@@ -71,7 +73,7 @@ def build(
     means, mean_highs = _means(total)
     left -= page_bytes(counts) + page_bytes(means)
     # The names of levels and genes, whatever the numbers beside them are.
-    described = {"columns": [column._asdict() for column in columns], "genes": list(genes)}
+    described = {"columns": [_described(column) for column in columns], "genes": list(genes)}
     left -= 2 * page_bytes({"meta": pack_json(described)}) + 4000 + 40 * len(genes)
     point_blocks, rows = points.blocks(n_points, int(_POINTS_SHARE * left))
     left -= page_bytes(point_blocks)
@@ -87,7 +89,8 @@ def build(
         "gene_stride": stride,
         "maps": ["UMAP", "UMAP after Harmony"][: 1 + (mixed is not None)],
         "columns": [
-            {**column._asdict(), "side": side} for column, side in zip(columns, sides, strict=True)
+            {**_described(column), "side": side}
+            for column, side in zip(columns, sides, strict=True)
         ],
         "genes": [
             {"name": name, "high": round(float(high), 4), "mean_high": round(float(mean), 4)}
@@ -108,6 +111,12 @@ def build(
         "n_columns": len(columns),
         "bytes": len(text.encode()),
     }
+
+
+def _described(column: PageColumn) -> dict[str, Any]:
+    """A column for the page, with short names of its levels if any of them is long."""
+    short = short_names(column.levels, _MAX_LETTERS)
+    return column._asdict() | ({} if short == column.levels else {"short": short})
 
 
 # Before the script, which draws them at once.

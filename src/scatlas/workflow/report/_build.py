@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from natsort import natsorted
 
 from scatlas import pl
+from scatlas._version import __version__
 from scatlas.workflow.report import _tables
 from scatlas.workflow.report._links import (
     EXPLORER,
@@ -19,6 +20,7 @@ from scatlas.workflow.report._links import (
 )
 from scatlas.workflow.report._odd_plates import PlateComparison, facts_of_plates
 from scatlas.workflow.report._page import ReportWriter, caption, write_page
+from scatlas.workflow.report._results import MAX_POINTS
 from scatlas.workflow.report._summary import summarize
 
 if TYPE_CHECKING:
@@ -51,7 +53,7 @@ def build(
     """Write ``figures/*.png``, ``tables/*.tsv`` and the page with them all, images included; return
     their numbers. ``captions`` has a ``.rst`` for each, and ``workflow.rst``, the opening.
     """
-    writer = ReportWriter(captions, figures, tables)
+    writer = ReportWriter(captions, figures, tables, n_plates=len(results.qc))
     explorer = Explorer.of_config(results, config)
     anchors = Anchors.number(results, natsorted(results.clusters_by_plate.index))
     comparison = compare_plates(results)
@@ -60,11 +62,12 @@ def build(
     )
     links_of_clusters = partial(cluster_links, anchors=anchors, explorer=explorer)
     links_of_markers = partial(marker_links, anchors=anchors, explorer=explorer)
+    first, *maps = _maps(writer, results, config)
     sections: dict[str, Items] = {
         "Cells": _quality(writer, results, comparison, links_of_plates),
         "Genes": _genes(writer, results),
         "Components": _components(writer, results),
-        "Map": _maps(writer, results, config, links_of_clusters),
+        "Map": [*maps, *_clusters(writer, results, links_of_clusters)],
         "Markers": _markers(writer, results, links_of_markers),
         "Integration": _integration(writer, results, config),
         "Run": [
@@ -73,32 +76,33 @@ def build(
             writer.table("versions", "Versions", _tables.versions()),
         ],
     }
-    there = {item.id for items in sections.values() for item in items}
+    there = {first.id, *(item.id for items in sections.values() for item in items)}
+    said = summarize(
+        results, config, comparison, results.clusters_by_plate, anchors, explorer, there
+    )
     return write_page(
         page,
-        title="Plate atlas",
+        title=_title(config),
+        about=", ".join(filter(None, [results.finished, f"scatlas {__version__}"])),
         opening=caption(captions, "workflow"),
         headline=_headline(results),
-        summary=summarize(results, comparison, results.clusters_by_plate, anchors, explorer, there),
+        summary=said,
+        first=first,
         sections=sections,
         links={"Explorer": EXPLORER} if config["explore"]["page"] else {},
     )
 
 
+def _title(config: Mapping[str, Any]) -> str:
+    """Title of the page: that of the config, or the name of the folder of the results."""
+    name = config["outdir"].rpartition("/")[2]
+    return config["title"] or ("Atlas of single cells" if name == "results" else name)
+
+
 def _headline(results: Results) -> dict[str, str]:
-    summaries, everything = results.qc_summaries, results.atlas_map
-    n_in, n_kept = results.n_cells
-    missing = {"plates left out": f"{len(results.left_out):,}"} if results.left_out else {}
     return {
-        "plates": f"{len(summaries):,}",
-        **missing,
-        "cells read": f"{n_in:,}",
-        "cells kept": f"{n_kept:,}",
-        "genes measured": f"{max(plate['n_genes'] for plate in summaries.values()):,}",
-        "genes in the atlas": f"{len(results.consensus):,}",
-        "components": f"{len(results.variance):,}",
-        "cells on the map": f"{everything.n_cells if everything else results.n_sample:,}",
-        **({"cells in its sample": f"{results.n_sample:,}"} if everything else {}),
+        "cells": f"{results.n_cells[1]:,}",
+        "plates": f"{len(results.qc):,}",
         "clusters": f"{len(results.clusters_by_plate):,}",
     }
 
@@ -122,9 +126,9 @@ def _quality(
     n_in, n_kept = results.n_cells
     bounds = next(iter(summaries.values()))["thresholds"]
     left_out = []
-    if results.left_out is not None:  # bad plates are left out
+    if results.left_out is not None:  # Snakemake expects the table without such plates, too
         table = _tables.left_out(results.left_out)
-        left_out = [writer.table("left_out", "Plates left out", table)]
+        left_out = [writer.table("left_out", "Plates left out", table)][: len(table)]
     return [
         writer.picture(
             "cells_kept",
@@ -142,8 +146,7 @@ def _quality(
             "odd_plates",
             "Plates compared",
             comparison.table(),
-            # Without the scores, if there are too few plates for them.
-            shown=lambda plates: plates.dropna(axis=1, how="all"),
+            shown=_without_scores,
             links=links,
         ),
         writer.table("cells", "Cells of each plate", _tables.cells(summaries), total=True),
@@ -151,6 +154,12 @@ def _quality(
         writer.table("thresholds", "Bounds", _tables.thresholds(summaries)),
         *(_doublets(writer, results.doublet_facts) if results.doublets else []),
     ]
+
+
+def _without_scores(plates: pd.DataFrame) -> pd.DataFrame:
+    """The table of plates without what few plates or readers need."""
+    facts = plates.loc[:, ~plates.columns.str.startswith("z of ")].dropna(axis=1, how="all")
+    return facts if facts["odd by"].any() else facts.drop(columns="odd by")
 
 
 def _genes(writer: ReportWriter, results: Results) -> Items:
@@ -188,54 +197,81 @@ def _components(writer: ReportWriter, results: Results) -> Items:
     ]
 
 
-def _maps(writer: ReportWriter, results: Results, config: Mapping[str, Any], links: Links) -> Items:
-    """Maps of the cells, and their clusters."""
+def _maps(writer: ReportWriter, results: Results, config: Mapping[str, Any]) -> list[Picture]:
+    """Maps of the cells; with the first one the page begins."""
+    colors = dict.fromkeys(["leiden", *config["report"]["colors"]])
     if results.atlas_map:
-        return _maps_of_all(writer, results, results.atlas_map, config, links)
+        return _maps_of_all(writer, results.atlas_map, [*colors, "leiden_share", "map_distance"])
     cells = results.cells
-    column = "cell_line" if "cell_line" in cells.obs else "plate"
-    clusters = _tables.clusters(_tables.crosstab(cells.obs, column), column)
-    pictures = [
+    return [
         writer.picture(
             "umap",
             partial(pl.umap, cells, color),
             f"Map of {cells.n_obs:,} cells coloured by {color}, "
             f"which has {cells.obs[color].nunique()} values.",
             color=color,
+            n_values=cells.obs[color].nunique() if cells.obs[color].dtype.kind != "f" else 0,
+            is_density=False,
         )
-        for color in config["report"]["colors"]
+        for color in colors
         if color in cells.obs
     ]
-    return [*pictures, _clusters(writer, clusters, links)]
 
 
-def _clusters(writer: ReportWriter, table: pd.DataFrame, links: Links) -> Table:
-    return writer.table("clusters", "Clusters", table, most_columns=_MAX_COLUMNS, links=links)
-
-
-def _maps_of_all(
-    writer: ReportWriter, results: Results, cells: AtlasMap, config: Mapping[str, Any], links: Links
-) -> Items:
-    """Maps of all cells of the atlas; clusters by cell line and by plate."""
-    colors = [*config["report"]["colors"], "leiden_share", "map_distance"]
+def _maps_of_all(writer: ReportWriter, cells: AtlasMap, colors: list[str]) -> list[Picture]:
+    """Maps of all cells of the atlas."""
     how = "all in the sample"
     if cells.n_sample < cells.n_cells:
         how = f"of which {cells.n_cells - cells.n_sample:,} were projected on the sample"
     pictures = []
-    for color in dict.fromkeys(color for color in colors if cells.can_colour(color)):
+    for color in filter(cells.can_colour, colors):
         n_values = cells.n_values(color)
         has = "" if n_values is None else f", which has {n_values:,} values"
-        alt = f"Map of {cells.n_cells:,} cells, {how}, coloured by {color}{has}."
-        pictures.append(writer.picture("umap", partial(cells.picture, color), alt, color=color))
-    column = "cell_line" if cells.can_colour("cell_line") else "plate"
-    clusters = _tables.clusters(cells.crosstab(column), column)
-    by_plate = results.clusters_by_plate.copy()
-    by_plate.insert(0, "all plates", by_plate.sum(axis=1))
-    return [
-        *pictures,
-        _clusters(writer, clusters, links),
-        writer.table("clusters_by_plate", "Clusters by plate", by_plate, most_columns=_MAX_COLUMNS),
-    ]
+        picture = writer.picture(
+            "umap",
+            partial(cells.picture, color),
+            f"Map of {cells.n_cells:,} cells, {how}, coloured by {color}{has}.",
+            color=color,
+            n_values=n_values or 0,
+            is_density=cells.n_cells > MAX_POINTS,
+        )
+        pictures.append(picture)
+    return pictures
+
+
+def _clusters(writer: ReportWriter, results: Results, links: Links) -> Items:
+    """What the clusters are made of: by cell line, if there are any, and by plate."""
+    cells, by_plate = results.atlas_map, results.clusters_by_plate
+    columns = cells.columns if cells else results.cells.obs
+    column = "cell_line" if "cell_line" in columns else "plate"
+    items: Items = []
+    # Snakemake expects the picture for the plates of the sheet.
+    if len(results.qc) + len(results.left_out or ()) > _MAX_COLUMNS:
+        said = f"Heat map of the shares of {len(by_plate)} clusters in the cells of each plate."
+        items.append(writer.picture("cluster_shares", partial(pl.cluster_shares, by_plate), said))
+    values = cells.crosstab(column) if cells else _tables.crosstab(results.cells.obs, column)
+    table = _tables.clusters(values, column)
+    items.append(
+        writer.table(
+            "clusters",
+            "Clusters",
+            table,
+            shown=partial(_without_many, n_facts=table.shape[1] - values.shape[1]),
+            names=[f"most common {column}"],
+            links=links,
+        )
+    )
+    if cells:
+        by_plate = by_plate.copy()
+        by_plate.insert(0, "all plates", by_plate.sum(axis=1))
+        shown = partial(_without_many, n_facts=1)
+        items.append(writer.table("clusters_by_plate", "Clusters by plate", by_plate, shown=shown))
+    return items
+
+
+def _without_many(table: pd.DataFrame, *, n_facts: int) -> pd.DataFrame:
+    """Without the columns of values, where these are too many to read."""
+    return table if table.shape[1] - n_facts <= _MAX_COLUMNS else table.iloc[:, :n_facts]
 
 
 def _markers(writer: ReportWriter, results: Results, links: Links) -> Items:
@@ -248,6 +284,7 @@ def _markers(writer: ReportWriter, results: Results, links: Links) -> Items:
     pictures = []
     for by in markers["by"].unique():
         groups = everything[everything.obs["by"] == by]
+        n_groups = len(groups)
         largest = groups.obs["n_cells"].nlargest(_MAX_GROUPS).index
         groups = groups[groups.obs_names.isin(largest)]
         names = groups.obs["group"].astype(str)
@@ -259,12 +296,14 @@ def _markers(writer: ReportWriter, results: Results, links: Links) -> Items:
                 partial(pl.marker_dots, mean, share, best),
                 f"Dot plot of the first marker genes of {len(mean)} groups of {by}.",
                 color=by,
+                n_groups=n_groups,
             ),
             writer.picture(
                 "markers_heat_map",
                 partial(pl.marker_heat_map, mean, best),
                 f"Heat map of the means of the first marker genes of {len(mean)} groups of {by}.",
                 color=by,
+                n_groups=n_groups,
             ),
         ]
     table = writer.table(
@@ -272,6 +311,7 @@ def _markers(writer: ReportWriter, results: Results, links: Links) -> Items:
         "Marker genes",
         markers.set_index("by"),
         shown=lambda markers: markers[markers["rank"] <= _TOP_MARKERS],
+        names=["group"],
         written=True,
         links=links,
     )

@@ -25,6 +25,7 @@ class Link(NamedTuple):
 
     text: str
     href: str | None = None
+    is_code: bool = False  # to be typed as it is
 
 
 @dataclass(frozen=True)

@@ -40,22 +40,27 @@ _CELLS_PER_CLUSTER = 10
 
 class Fact(NamedTuple):
     name: str  # its column in the table
-    words: str  # its name and value in a sentence, a format of x
-    value: str  # the value alone, a format of x
+    words: str  # the value of a plate in words, a format of x
+    others: str  # the median of the others in words, a format of x
     smallest: float  # difference from the median that matters; of sizes, a factor
     is_size: bool = False  # compared by its logarithm
     only_high: bool = False  # low values are not odd
 
 
 FACTS = (
-    Fact("cells", "{x:,.0f} cells", "{x:,.0f}", 2.0, is_size=True),
-    Fact("kept %", "{x:.1f}% of the cells kept", "{x:.1f}%", 5.0),
-    Fact("median counts", "median counts per cell {x:,.0f}", "{x:,.0f}", 1.25, is_size=True),
-    Fact("median genes", "median genes per cell {x:,.0f}", "{x:,.0f}", 1.25, is_size=True),
-    Fact("median mt %", "median mitochondrial share {x:.1f}%", "{x:.1f}%", 2.0),
-    Fact("shared genes %", "{x:.1f}% of its variable genes in the atlas", "{x:.1f}%", 5.0),
-    Fact("cluster distance", "mix of clusters {x:.2f} from the usual one", "{x:.2f}", 0.1,
-         only_high=True),
+    Fact("cells", "{x:,.0f} cells were read", "other plates have about {x:,.0f}", 2.0,
+         is_size=True),
+    Fact("kept %", "{x:.0f}% of its cells passed", "other plates keep about {x:.0f}%", 5.0),
+    Fact("median counts", "{x:,.0f} counts in its median cell", "on other plates about {x:,.0f}",
+         1.25, is_size=True),
+    Fact("median genes", "{x:,.0f} genes in its median cell", "on other plates about {x:,.0f}",
+         1.25, is_size=True),
+    Fact("median mt %", "{x:.1f}% mitochondrial counts in its median cell",
+         "on other plates about {x:.1f}%", 2.0),
+    Fact("shared genes %", "{x:.0f}% of its variable genes are in the atlas",
+         "of other plates about {x:.0f}%", 5.0),
+    Fact("cluster distance", "its cells are in other clusters than usual (distance {x:.2f}",
+         "other plates about {x:.2f})", 0.1, only_high=True),
 )  # fmt: skip
 
 
@@ -193,11 +198,7 @@ class PlateComparison:
         return known & (far > limit(int(known.sum()))) & (np.abs(away) >= smallest)
 
     def _reason(self, plate: str, fact: Fact) -> str:
-        x, z = self.facts.loc[plate, fact.name], self.z.loc[plate, fact.name]
-        usual = fact.value.format(x=self.facts[fact.name].median())
-        side = "above" if z > 0 else "below"
-        said = fact.words.format(x=x)
-        if np.isinf(z):
-            return f"{said}, {side} the {usual} that most plates have"
-        far = f"{abs(z):,.1f}" if abs(z) < 100 else "over 100"
-        return f"{said}, {far} robust standard deviations {side} the others (median {usual})"
+        only = "only " if self.z.loc[plate, fact.name] < 0 else ""
+        said = only + fact.words.format(x=self.facts.loc[plate, fact.name])
+        others = fact.others.format(x=self.facts[fact.name].median())
+        return f"{said[0].upper()}{said[1:]}; {others}"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import base64
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -15,13 +15,14 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from scatlas import pl
+from scatlas._util.names import short_names
 from scatlas.errors import InputError
 from scatlas.io.files.atomic import atomic_path
 from scatlas.workflow.inline_page import content_policy, joined_scripts
 from scatlas.workflow.report._links import RowLinks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from matplotlib.figure import Figure
 
@@ -32,6 +33,7 @@ _PAGE = Path(__file__).parent / "page"
 # A module follows those that it imports.
 SCRIPTS = ("sorting", "tables", "figures", "main")
 _MAX_ROWS = 1000  # of a table on the page; the TSV beside it has all
+_MAX_LETTERS = 32  # of a name in a table
 # Options of docutils.
 _SETTINGS = {
     "file_insertion_enabled": False,
@@ -44,6 +46,7 @@ _SETTINGS = {
 
 class TableCell(NamedTuple):
     text: str
+    whole: str  # the text, if a name was cut
     href: str | None
     more: Sequence[Link]
     is_marked: bool
@@ -71,7 +74,7 @@ class Table:
     name: str
     title: str
     caption: Markup
-    head: list[str]
+    head: list[tuple[str, str]]  # as shown, and whole
     rows: list[TableRow]
     numeric: list[bool]
     n_rows: int
@@ -87,14 +90,17 @@ def write_page(
     page: Path,
     *,
     title: str,
+    about: str = "",
     opening: Markup,
     headline: Mapping[str, str],
     sections: Mapping[str, Sequence[Picture | Table]],
     links: Mapping[str, str] | None = None,
     summary: Summary | None = None,
+    first: Picture | None = None,
 ) -> dict[str, int]:
-    """Write a page of sections, complete in itself; ``links`` has the titles and names of other
-    pages in its folder. Return ``n_figures`` and ``n_tables``.
+    """Write a page of sections, complete in itself, with the picture that it shows ``first``;
+    ``links`` has the titles and names of other pages in its folder. Return ``n_figures`` and
+    ``n_tables``.
     """
     template = Environment(autoescape=True, undefined=StrictUndefined).from_string(
         (_PAGE / "report.html").read_text("utf-8")
@@ -103,6 +109,8 @@ def write_page(
     style = (_PAGE / "report.css").read_text("utf-8")
     text = template.render(
         title=title,
+        about=about,
+        first=first,
         opening=opening,
         headline=headline,
         summary=summary,
@@ -114,7 +122,7 @@ def write_page(
     )
     with atomic_path(page) as path:
         path.write_text(text, "utf-8")
-    items = [item for section in sections.values() for item in section]
+    items = [item for section in [*sections.values(), [first] if first else []] for item in section]
     n_figures = sum(isinstance(item, Picture) for item in items)
     return {"n_figures": n_figures, "n_tables": len(items) - n_figures}
 
@@ -126,16 +134,26 @@ class ReportWriter:
     captions: Path
     figures: Path
     tables: Path
+    n_plates: int = 0
+    explained: set[str] = field(default_factory=set)  # pictures whose kind the page has had
 
     def picture(
-        self, name: str, draw: Callable[[], Figure], alt: str, *, color: str | None = None
+        self,
+        name: str,
+        draw: Callable[[], Figure],
+        alt: str,
+        *,
+        color: str | None = None,
+        **known: Any,
     ) -> Picture:
-        """Draw ``{name}.png``, or ``{name}/{color}.png``."""
+        """Draw ``{name}.png``, or ``{name}/{color}.png``; ``known`` is for the caption."""
+        known |= {"n_plates": self.n_plates, "again": name in self.explained}
+        self.explained.add(name)
         if color is None:
-            file, title, words = f"{name}.png", name, caption(self.captions, name)
+            file, title, words = f"{name}.png", name, caption(self.captions, name, **known)
         else:
             title = re.sub(r"[^\w.-]+", "_", color)  # a column may be called anything
-            file, words = f"{name}/{title}.png", caption(self.captions, name, color=color)
+            file, words = f"{name}/{title}.png", caption(self.captions, name, color=color, **known)
         path = self.figures / file
         pl.save(draw(), path)
         data = base64.b64encode(path.read_bytes()).decode()
@@ -149,37 +167,39 @@ class ReportWriter:
         *,
         shown: Callable[[pd.DataFrame], pd.DataFrame] | None = None,
         most: int | None = _MAX_ROWS,
-        most_columns: int | None = None,
+        names: Collection[str] = (),
         total: bool = False,
         written: bool = False,
         links: Callable[[pd.DataFrame], RowLinks] | None = None,
     ) -> Table:
         """Write ``{name}.tsv``, unless it is ``written`` already, and show ``most`` rows of those
-        that ``shown`` chooses. With ``total`` the last row is a sum, and stays the last.
+        that ``shown`` chooses. With ``total`` the last row is a sum, and stays the last. Long names
+        are cut at the heads of rows and columns, and in the columns ``names``.
         """
         if not written:
             with atomic_path(self.tables / f"{name}.tsv") as path:
                 table.to_csv(path, sep="\t", lineterminator="\n")
         seen = table if shown is None else shown(table)
         seen = seen if most is None or len(seen) <= most else seen.iloc[:most]
-        columns_left_out = 0 if most_columns is None else max(0, seen.shape[1] - most_columns)
-        flat = seen.iloc[:, :most_columns].reset_index()
+        flat = seen.reset_index()
+        heads = [str(column) for column in flat]
         return Table(
             name,
             title,
-            caption(self.captions, name),
-            [str(column) for column in flat],
-            _rows(flat, RowLinks() if links is None else links(flat)),
+            caption(self.captions, name, n_plates=self.n_plates),
+            list(zip(short_names(heads, _MAX_LETTERS), heads, strict=True)),
+            _rows(flat, RowLinks() if links is None else links(flat), {heads[0], *names}),
             [pd.api.types.is_numeric_dtype(flat[column]) for column in flat],
             len(table),
-            columns_left_out,
+            table.shape[1] - seen.shape[1],
             total,
         )
 
 
-def caption(folder: Path, name: str, **wildcards: str) -> Markup:
-    """HTML of ``{folder}/{name}.rst``, with ``{{ snakemake.wildcards.x }}`` from ``wildcards``: one
-    source for Snakemake's report and for this page.
+def caption(folder: Path, name: str, *, color: str = "", n_plates: int = 0, **known: Any) -> Markup:
+    """HTML of ``{folder}/{name}.rst``: one source for Snakemake's report, which gives it
+    ``snakemake.wildcards.color`` and ``snakemake.params.n_plates``, and for this page, which has
+    ``known`` besides.
     """
     from docutils.core import publish_parts
     from docutils.utils import SystemMessage
@@ -188,10 +208,17 @@ def caption(folder: Path, name: str, **wildcards: str) -> Markup:
     path = folder / f"{name}.rst"
     if not path.is_file():
         raise InputError(f"no caption {path}: write what the {name} shows there")
-    template = Environment(autoescape=False, undefined=StrictUndefined).from_string(  # noqa: S701
-        path.read_text("utf-8")
+    environment = Environment(
+        autoescape=False,  # noqa: S701 - the text is not HTML
+        undefined=StrictUndefined,
+        trim_blocks=True,  # as in Snakemake's report
+        lstrip_blocks=True,
     )
-    text = template.render(snakemake=SimpleNamespace(wildcards=SimpleNamespace(**wildcards)))
+    rule = SimpleNamespace(
+        wildcards=SimpleNamespace(color=color), params=SimpleNamespace(n_plates=n_plates)
+    )
+    template = environment.from_string(path.read_text("utf-8"))
+    text = template.render(snakemake=rule, **known)
     try:
         parts = publish_parts(text, writer=Writer(), settings_overrides=_SETTINGS)
     except SystemMessage as error:
@@ -199,8 +226,12 @@ def caption(folder: Path, name: str, **wildcards: str) -> Markup:
     return Markup(parts["body"])  # noqa: S704 - made by docutils, with raw HTML switched off
 
 
-def _rows(flat: pd.DataFrame, links: RowLinks) -> list[TableRow]:
-    texts = [cell_texts(flat[column]) for column in flat]
+def _rows(flat: pd.DataFrame, links: RowLinks, names: Collection[str]) -> list[TableRow]:
+    whole = [cell_texts(flat[column]) for column in flat]
+    texts = [
+        short_names(column, _MAX_LETTERS) if name in names else column
+        for name, column in zip(map(str, flat), whole, strict=True)
+    ]
     hrefs = [links.of.get(column) for column in flat]
     marks = [links.marked.get(column) for column in flat]
     rows = []
@@ -210,7 +241,8 @@ def _rows(flat: pd.DataFrame, links: RowLinks) -> list[TableRow]:
             href, mark = hrefs[j], marks[j]
             more = links.more[i] if links.more and j == 0 else ()
             is_marked = bool(mark[i]) if mark else False
-            cells.append(TableCell(column[i], href[i] if href else None, more, is_marked))
+            link = href[i] if href else None
+            cells.append(TableCell(column[i], whole[j][i], link, more, is_marked))
         rows.append(TableRow(links.ids[i] if links.ids else "", cells))
     return rows
 

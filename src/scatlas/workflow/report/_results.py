@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -195,6 +196,16 @@ class Results:
         """Cells that were read and kept."""
         plates = self.qc_summaries.values()
         return sum(plate["n_cells"] for plate in plates), sum(plate["n_kept"] for plate in plates)
+
+    @property
+    def finished(self) -> str:
+        """Day on which the map was finished, such as 5 May 2026; empty without a record of it."""
+        step = "atlas" if self.atlas else "embedding"
+        try:
+            record = json.loads((self.manifests / f"runs/{step}.json").read_bytes())
+            return f"{datetime.fromisoformat(record['finished']):%-d %B %Y}"
+        except (OSError, ValueError, KeyError, TypeError):
+            return ""
 
     @cached_property
     def median_pct_mt(self) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from natsort import natsorted
 
@@ -11,7 +11,7 @@ from scatlas.workflow.report._links import EXPLORER, Link
 from scatlas.workflow.report._odd_plates import MIN_PLATES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     import pandas as pd
 
@@ -52,10 +52,12 @@ class Summary:
     odd: list[OddPlate]
     more_odd: int  # number of odd plates beyond these
     look: list[list[Link]]  # what to look at first
+    following: list[list[Link]]  # what a person may do next
 
 
 def summarize(
     results: Results,
+    config: Mapping[str, Any],
     comparison: PlateComparison,
     by_cluster: pd.DataFrame,
     anchors: Anchors,
@@ -81,6 +83,7 @@ def summarize(
         named,
         len(odd) - len(named),
         _look(results, by_cluster, anchors, explorer, there),
+        _next_steps(results, config),
     )
 
 
@@ -93,7 +96,10 @@ def _facts(results: Results, n_clusters: int) -> list[list[Link]]:
     plates = results.qc_summaries.values()
     n_in, n_kept = results.n_cells
     share = f" ({100 * n_kept / n_in:.1f}%)" if n_in else ""
-    read = f"{count(len(plates), 'plate')} with {count(n_in, 'cell')}: {n_kept:,}{share} were kept."
+    read = (
+        f"{count(len(plates), 'plate')} with {count(n_in, 'cell')}: {n_kept:,}{share} passed the "
+        "quality bounds."
+    )
     left_out = []
     if results.left_out:
         n = len(results.left_out)
@@ -101,16 +107,17 @@ def _facts(results: Results, n_clusters: int) -> list[list[Link]]:
         words = f"{count(n, 'plate')} {verb} left out"
         left_out = [[Link(words, "#table-left_out"), Link(" as unusable.")]]
     variance = results.variance
+    n_genes = max(plate["n_genes"] for plate in plates)
     genes = (
-        f"{count(len(results.consensus), 'gene')} were selected, and "
-        f"{count(len(variance), 'component')} hold {100 * variance['cumulative'].iloc[-1]:.1f}% of "
-        "their variance."
+        f"Of {count(n_genes, 'gene')} the atlas has {len(results.consensus):,} whose counts vary "
+        f"most between cells; {count(len(variance), 'component')} hold "
+        f"{100 * variance['cumulative'].iloc[-1]:.0f}% of their variance."
     )
     n_sample, everything = results.n_sample, results.atlas_map
     n_map = everything.n_cells if everything else n_sample
     where = f"The map has {count(n_map, 'cell')} in {count(n_clusters, 'cluster')}."
     if everything and n_sample < n_map:
-        where += f" {n_sample:,} of them were sampled to compute it, and the others projected."
+        where += f" It was made from {n_sample:,} of them; the others were added to it."
     return [[Link(read)], *left_out, [Link(genes)], [Link(where)]]
 
 
@@ -167,6 +174,22 @@ def _look(
     return look
 
 
+def _next_steps(results: Results, config: Mapping[str, Any]) -> list[list[Link]]:
+    """What a person may do next, with the page of the documentation that says how."""
+    clusters, settings = Link("clusters", "#table-clusters"), Link("config", "#table-settings")
+
+    def code(text: str) -> Link:
+        return Link(text, is_code=True)
+
+    named = [Link("Name the "), clusters, Link(": "), code("scatlas label")]
+    batches = [Link("Correct a batch effect: "), code("integrate: {key: [plate]}")]
+    groups = [Link("Compare groups of samples: "), code("pseudobulk")]
+    steps = [[*named, Link(" (docs/after/names.md)")]]
+    if len(results.qc) > 1 and not config.get("integrate"):
+        steps.append([*batches, Link(" in the "), settings, Link(" (docs/after/batches.md)")])
+    return [*steps, [*groups, Link(" in the "), settings, Link(" (docs/after/compare.md)")]]
+
+
 def clusters_of_one_plate(by_cluster: pd.DataFrame) -> dict[str, list[str]]:
     """Clusters of which one plate, with less than half of all cells, has nine of ten, by plate."""
     total = by_cluster.to_numpy().sum()
@@ -190,8 +213,9 @@ def _list(clusters: list[str], anchors: Anchors) -> list[Link]:
 def _reason(words: str, href: str | None) -> list[Link]:
     """A reason with a link to the figure or table that shows it."""
     if href is None:
-        return [Link(words)]
-    return [Link(f"{words}; see the "), Link(href.removeprefix("#").partition("-")[0], href)]
+        return [Link(f"{words}.")]
+    kind = Link(href.removeprefix("#").partition("-")[0], href)
+    return [Link(f"{words} (see the "), kind, Link(").")]
 
 
 def _first(wanted: Sequence[str], there: Collection[str]) -> str | None:

@@ -80,6 +80,8 @@ export class Atlas {
     Object.assign(this, meta);
     this.read = read;
     this.kept = new Map();
+    // The page has short names where names are long.
+    for (const column of this.columns) column.short ??= column.levels;
     this.columnOf = new Map(this.columns.map((column, i) => [column.name, i]));
     this.geneOf = new Map(this.genes.map((gene, i) => [gene.name, i]));
   }

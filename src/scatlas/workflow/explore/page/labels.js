@@ -1,5 +1,4 @@
 // Names on the map, where most cells of a level are, and the outline of the selected cells.
-import { shortName } from "./scales.js";
 
 // Columns with more categories than colours tell apart have names on the map.
 const FEW_LEVELS = 7;
@@ -37,7 +36,7 @@ export async function labelsOf(atlas, index, map) {
   for (const [level, [x, y, n]] of middles) {
     if (n < 0.25 * sizes[level]) continue; // spread over the map
     const place = { x: (x / n + 0.5) / windows, y: (y / n + 0.5) / windows };
-    labels.push({ level, ...place, name: shortName(column.levels[level], 18), n: sizes[level] });
+    labels.push({ level, ...place, name: column.short[level], n: sizes[level] });
   }
   return labels.sort((a, b) => b.n - a.n).slice(0, MAX_LABELS);
 }

@@ -93,7 +93,7 @@ function levelRow(given, level, total) {
     { title: name },
     box,
     swatch,
-    element("span", { class: "name" }, name === "" ? "(empty)" : name),
+    element("span", { class: "name" }, column.short[level] || "(empty)"),
     element("span", { class: "size" }, share),
   );
   const isOnly = given.onlyLevel === name;

@@ -2,7 +2,7 @@
 import { HIGHEST_NUMBER } from "./atlas.js";
 import { categoryColours } from "./colours.js";
 import { button, byId, categoryLegend, element, scaleColours, scaleLegend } from "./legend.js";
-import { countOf, formatCount, formatNumber, formatShare, shortName } from "./scales.js";
+import { countOf, formatCount, formatNumber, formatShare } from "./scales.js";
 import {
   compareGene, compareLevels, compareNumbers, countCellsInside, countChosen,
 } from "./selection.js";
@@ -147,7 +147,7 @@ function levelTable(column, rows, onLevel) {
     bar.style.width = `${(100 * share).toFixed(1)}%`;
     const factor = times >= 10 ? times.toFixed(0) : times.toFixed(1);
     body.append(
-      linkedRow(shortName(name, 22), { title: name, onclick: () => onLevel(column, name) }, [
+      linkedRow(column.short[level], { title: name, onclick: () => onLevel(column, name) }, [
         formatCount(n),
         element("td", { class: "share" }, bar, formatShare(share)),
         `${formatShare(whole)}, ×${factor}`,

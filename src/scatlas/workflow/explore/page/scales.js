@@ -22,14 +22,6 @@ export function formatShare(share) {
   return `${percent.toFixed(percent < 10 ? 1 : 0)}%`;
 }
 
-/** Name cut in its middle, where names differ least. */
-export function shortName(name, longest = 28) {
-  const letters = [...name];
-  if (letters.length <= longest) return name;
-  const tail = Math.floor(longest / 3);
-  return letters.slice(0, longest - tail - 1).join("") + "…" + letters.slice(-tail).join("");
-}
-
 /** Singular or plural with its number. */
 export function countOf(n, one, many = `${one}s`) {
   return `${formatCount(n)} ${n === 1 ? one : many}`;

@@ -1,0 +1,94 @@
+"""Names that are short enough for a picture, a table or a page, and still tell things apart."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Sequence
+
+# A word or a number with the signs that follow it, or signs at the beginning.
+_PARTS = re.compile(r"(?:[^\W\d_]+|\d+)[\W_]*|[\W_]+")
+_LAST_SIGNS = re.compile(r"[\W_]+$")
+_GROWTH = 1.25
+
+
+def short_names(names: Iterable[str], longest: int) -> list[str]:
+    """Names of `longest` letters at most: an ellipsis takes the place of what most of them share.
+    Only equal names get one text; names that would become one stay longer.
+    """
+    names = list(names)
+    short = _cut(list(dict.fromkeys(names)), longest)
+    width = float(longest)
+    while clashes := _clashes(short):
+        for group in clashes:
+            short |= _cut(group, int(width))  # what is common within the group
+        width *= _GROWTH
+    return [short[name] for name in names]
+
+
+def _clashes(short: dict[str, str]) -> list[list[str]]:
+    """Groups of names that have become one text."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for name, text in short.items():
+        groups[text].append(name)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _cut(names: Sequence[str], longest: int) -> dict[str, str]:
+    """Each name by its parts that the fewest other names have."""
+    if all(len(name) <= longest for name in names):
+        return dict(zip(names, names, strict=True))
+    parts = {name: _parts(name, longest) for name in names}
+    n_names = Counter(key for own in parts.values() for key in {*sum(map(tuple, _keys(own)), ())})
+    return {
+        name: name
+        if len(name) <= longest
+        else _keep_rare(own, [max(n_names[key] for key in keys) for keys in _keys(own)], longest)
+        for name, own in parts.items()
+    }
+
+
+def _parts(name: str, longest: int) -> list[str]:
+    """Words and numbers of a name; those that take more than half of the letters in pieces."""
+    parts = []
+    for word in _PARTS.findall(name):
+        size = max(3, longest // 4) if len(word) > longest // 2 else len(word)
+        parts += [word[i : i + size] for i in range(0, len(word), size)]
+    return parts
+
+
+def _keys(parts: list[str]) -> list[tuple[Hashable, ...]]:
+    """What makes a part common: others have it at the same place from the left or from the right,
+    or behind the same part.
+    """
+    before = ["", *parts]
+    n = len(parts)
+    return [((i, part), (i - n, part), (before[i], part)) for i, part in enumerate(parts)]
+
+
+def _keep_rare(parts: list[str], n_names: list[int], longest: int) -> str:
+    """The rarest parts first, then those beside rarer ones, then both ends, while they fit."""
+
+    def turn(i: int) -> tuple[int, int, int]:
+        rarer = [j - i for j, n in enumerate(n_names) if n < n_names[i]]
+        beside = min((2 * away if away > 0 else 1 - 2 * away for away in rarer), default=0)
+        return n_names[i], beside, min(2 * i, 2 * (len(parts) - i) - 1)
+
+    kept: set[int] = set()
+    for i in sorted(range(len(parts)), key=turn):
+        if len(_joined(parts, kept | {i})) <= longest:
+            kept.add(i)
+    return _joined(parts, kept)
+
+
+def _joined(parts: list[str], kept: set[int]) -> str:
+    text = ""
+    for i, part in enumerate(parts):
+        if i in kept:
+            text += part
+        elif not text.endswith("…"):
+            text = _LAST_SIGNS.sub("", text) + "…"
+    return text

@@ -1,0 +1,69 @@
+"""Which clusters the cells of each plate are in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from natsort import natsorted
+from scipy.cluster.hierarchy import leaves_list, linkage, optimal_leaf_ordering
+from scipy.spatial.distance import pdist
+
+from scatlas.errors import InputError
+from scatlas.pl._style import MAX_LETTERS, figure, short_names, styled
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+_NAMED_PLATES = 100
+_NAMED_CLUSTERS = 60
+
+
+@styled
+def cluster_shares(n_cells: pd.DataFrame) -> Figure:
+    """Share of each plate's cells in each cluster, similar plates side by side.
+
+    Up to 100 plates and 60 clusters are named. Shares of one colour with the highest hundredth are
+    not told apart.
+
+    Parameters
+    ----------
+    n_cells
+        Table [clusters x plates] of numbers of cells.
+
+    Raises
+    ------
+    InputError
+        There is no plate or no cluster.
+    """
+    if not n_cells.size:
+        raise InputError("there is no plate or no cluster to draw: give the cells of at least one")
+    n_cells = n_cells.loc[natsorted(n_cells.index)]
+    counts = n_cells.to_numpy(np.float64).T
+    shares = 100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    if len(shares) > 1:
+        # Hellinger's distance, for which small shares count, too.
+        distance = pdist(np.sqrt(shares))
+        order = leaves_list(optimal_leaf_ordering(linkage(distance, "average"), distance))
+        shares, n_cells = shares[order], n_cells.iloc[:, order]
+    n_plates, n_clusters = shares.shape
+    named = n_plates <= _NAMED_PLATES
+    width = 3.2 + min(9.0, max(2.4, 0.24 * n_clusters))
+    made = figure(width, 1.4 + (0.14 * n_plates if named else 6.0))
+    ax = made.subplots()
+    top = max(1.0, float(np.percentile(shares, 99)))
+    image = ax.imshow(
+        shares, cmap="Blues", vmin=0, vmax=top, aspect="auto", interpolation="nearest"
+    )
+    names = short_names(map(str, n_cells.columns), MAX_LETTERS) if named else []
+    ax.set_yticks(range(len(names)), names, fontsize=7)
+    if n_clusters <= _NAMED_CLUSTERS:
+        clusters = short_names(map(str, n_cells.index), MAX_LETTERS)
+        ax.set_xticks(range(n_clusters), clusters, rotation=90, fontsize=7)
+    ax.set(xlabel="cluster", ylabel="" if named else f"{n_plates} plates")
+    ax.tick_params(length=0)
+    ax.grid(visible=False)
+    ax.set_title("share of each plate's cells in each cluster")
+    made.colorbar(image, ax=ax, shrink=0.6, label="% of the plate's cells", extend="max")
+    return made
