@@ -51,7 +51,7 @@ def build(
     """Write ``figures/*.png``, ``tables/*.tsv`` and the page with them all, images included; return
     their numbers. ``captions`` has a ``.rst`` for each, and ``workflow.rst``, the opening.
     """
-    writer = ReportWriter(captions, figures, tables)
+    writer = ReportWriter(captions, figures, tables, config["report"].get("formats", ()))
     explorer = Explorer.of_config(results, config)
     anchors = Anchors.number(results, natsorted(results.clusters_by_plate.index))
     comparison = compare_plates(results)

@@ -126,18 +126,21 @@ class ReportWriter:
     captions: Path
     figures: Path
     tables: Path
+    formats: Sequence[str] = ()  # of figures, beside PNG
 
     def picture(
         self, name: str, draw: Callable[[], Figure], alt: str, *, color: str | None = None
     ) -> Picture:
-        """Draw ``{name}.png``, or ``{name}/{color}.png``."""
+        """Draw ``{name}.png``, or ``{name}/{color}.png``, and the same in other formats."""
         if color is None:
             file, title, words = f"{name}.png", name, caption(self.captions, name)
         else:
             title = re.sub(r"[^\w.-]+", "_", color)  # a column may be called anything
             file, words = f"{name}/{title}.png", caption(self.captions, name, color=color)
         path = self.figures / file
-        pl.save(draw(), path)
+        drawn = draw()
+        for ending in dict.fromkeys(["png", *self.formats]):
+            pl.save(drawn, path.with_suffix(f".{ending}"))
         data = base64.b64encode(path.read_bytes()).decode()
         return Picture(name if color is None else f"{name}-{title}", alt, words, data)
 
