@@ -170,8 +170,8 @@ def _shared_genes(sets: list[Collection[str]]) -> np.ndarray:
 def _heat_map(ax: Axes, shared: np.ndarray) -> AxesImage:
     # A plate shares all genes with itself, which would take up the range of the colours.
     coloured = np.ma.masked_array(shared, np.eye(len(shared), dtype=bool))
-    # From 0, so that plates that agree look alike.
-    top = max(1, coloured.max()) if len(shared) > 1 else 1
+    # From none to all genes of a plate, so that plates that agree look alike.
+    top = max(1, shared.max())
     ax.set_facecolor("#efefef")
     image = ax.imshow(coloured, cmap="Blues", vmin=0, vmax=top, interpolation="nearest")
     ax.grid(visible=False)
