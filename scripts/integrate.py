@@ -21,6 +21,7 @@ from scatlas.workflow import script
 from scatlas.workflow.config.atlas_sections import UMAP, Leiden, Neighbors
 from scatlas.workflow.config.cli_options import add_sections, read_section
 from scatlas.workflow.config.sections import Integrate
+from scatlas.workflow.sample import number_by_size
 
 logger = logging.getLogger("scatlas")
 MIXED = "X_pca_harmony"
@@ -93,6 +94,7 @@ def draw(adata: ad.AnnData, args: argparse.Namespace) -> None:
         directed=False,
         **keys,
     )
+    number_by_size(adata.obs, "leiden_harmony")
 
 
 def scores(adata: ad.AnnData, keys: list[str], label: str | None) -> pd.DataFrame:

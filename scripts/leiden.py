@@ -13,7 +13,7 @@ from scatlas.tl import leiden as find_clusters
 from scatlas.workflow import script
 from scatlas.workflow.config.atlas_sections import Leiden
 from scatlas.workflow.config.cli_options import add_sections, read_section
-from scatlas.workflow.sample import add_graph, read_sample, write_part
+from scatlas.workflow.sample import add_graph, number_by_size, read_sample, write_part
 from scatlas.workflow.sizes import IGRAPH_CELLS
 
 logger = logging.getLogger("scatlas")
@@ -42,6 +42,7 @@ def main(argv: list[str] | None = None) -> None:
             n_iterations=2,
             directed=False,
         )
+        number_by_size(cells.obs, "leiden")
         del cells.obsm["X_pca"], cells.obsp["connectivities"], cells.uns["neighbors"]
         with atomic_path(args.leiden) as path:
             write_part(path, cells, args.subset)

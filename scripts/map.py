@@ -66,8 +66,10 @@ def main(argv: list[str] | None = None) -> None:
             cells = blocks.map_in_order(read, len(starts), workers=readers)
             sizes = [min(CELLS_AT_ONCE, n_cells - start) for start in starts]
             parts = blocks.with_progress(map_cells(sample, index, cells), sizes)
-        write_map(args.map, parts, clusters=found.clusters, uns={**found.uns, "map": notes})
+        uns = {**found.uns, "map": notes}
+        numbers = write_map(args.map, parts, clusters=found.clusters, uns=uns)
         facts |= {**notes, "n_cells": n_cells, "n_clusters": len(found.clusters)}
+        facts["cluster_numbers"] = numbers  # of the clusters of leiden.h5ad, in their order
 
 
 if __name__ == "__main__":

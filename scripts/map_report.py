@@ -23,6 +23,7 @@ def main(argv: list[str] | None = None) -> None:
         )
     parser.add_argument("--captions", type=Path, required=True, help="folder of the captions")
     parser.add_argument("--figures", type=Path, required=True, help="folder for the PNGs")
+    parser.add_argument("--formats", nargs="*", default=[], help="of the figures, beside PNG")
     parser.add_argument("--tables", type=Path, required=True, help="folder for the TSVs")
     parser.add_argument("--report", type=Path, required=True, help="report.html to write")
     args = parser.parse_args(argv)
@@ -36,6 +37,7 @@ def main(argv: list[str] | None = None) -> None:
             figures=args.figures,
             tables=args.tables,
             page=args.report,
+            formats=args.formats,
         )
         logger.info("%s", facts["advice"])
 

@@ -31,6 +31,7 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("--genes", choices=get_args(GeneRule), default="same")
     parser.add_argument("--n-genes", type=int, default=100, help="marker genes per group")
+    parser.add_argument("--min-fold-change", type=float, default=0.0, help="of a marker gene")
     parser.add_argument("--table", type=Path, required=True, help="markers.tsv to write")
     parser.add_argument("--means", type=Path, required=True, help="markers.h5ad to write")
     parser.add_argument("--umap", type=Path, help="umap.h5ad, for --wilcoxon")
@@ -38,7 +39,8 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     outputs = [args.table, args.means, *([args.wilcoxon] if args.wilcoxon else [])]
     with script.recorded_run(args, outputs=outputs) as facts:
-        found = rank_markers(merge_plates(script.plate_paths(args.sums), args.genes), args.n_genes)
+        sums = merge_plates(script.plate_paths(args.sums), args.genes)
+        found = rank_markers(sums, args.n_genes, args.min_fold_change)
         write_table(args.table, found.table)
         names = found.groups["by"] + ": " + found.groups["group"]
         means = ad.AnnData(
@@ -51,10 +53,13 @@ def main(argv: list[str] | None = None) -> None:
         facts |= {"n_groups": len(found.groups), "n_markers": len(found.table)}
         if args.wilcoxon:
             by = list(found.groups["by"].unique())
-            write_table(args.wilcoxon, markers_of_sample(args.umap, by, args.n_genes))
+            table = markers_of_sample(args.umap, by, args.n_genes, args.min_fold_change)
+            write_table(args.wilcoxon, table)
 
 
-def markers_of_sample(umap: Path, by: list[str], n_genes: int) -> pd.DataFrame:
+def markers_of_sample(
+    umap: Path, by: list[str], n_genes: int, min_fold_change: float
+) -> pd.DataFrame:
     """Markers among the atlas's genes by Wilcoxon rank sums of the sampled cells."""
     sample = ad.read_h5ad(umap)
     tables = [pd.DataFrame(columns=WILCOXON_COLUMNS)]
@@ -66,12 +71,12 @@ def markers_of_sample(umap: Path, by: list[str], n_genes: int) -> pd.DataFrame:
             logger.warning("the sampled cells have too few groups of %s to rank genes", column)
             continue
         cells = cells.copy()
-        rank_genes_groups(
-            cells, column, groups=groups, method="wilcoxon", n_genes=n_genes, pts=True
-        )
+        rank_genes_groups(cells, column, groups=groups, method="wilcoxon", pts=True)
         ranked = cells.uns["rank_genes_groups"]
         for group in groups:
-            found = {name: ranked[name][group] for name in WILCOXON_COLUMNS[3:-2]}
+            changes = np.exp2(ranked["logfoldchanges"][group])
+            best = np.flatnonzero(~(changes < min_fold_change))[:n_genes]
+            found = {name: ranked[name][group][best] for name in WILCOXON_COLUMNS[3:-2]}
             for name, key in (("pct_nz_group", "pts"), ("pct_nz_reference", "pts_rest")):
                 found[name] = ranked[key].loc[found["names"], group].to_numpy(np.float32)
             ranks = np.arange(1, len(found["names"]) + 1)

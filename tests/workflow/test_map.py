@@ -36,6 +36,7 @@ def test_every_cell_has_a_place_and_a_cluster(atlas: ad.AnnData, sample: ad.AnnD
     assert np.isfinite(atlas.obsm["X_umap"]).all()
     assert not atlas.obs["leiden"].isna().any()
     assert list(atlas.obs["leiden"].cat.categories) == list(sample.obs["leiden"].cat.categories)
+    assert atlas.obs["leiden"].value_counts(sort=False).is_monotonic_decreasing
     assert atlas.obs["leiden_share"].between(0, 1).all()
     assert 0.8 < atlas.obs["map_distance"].median() < 1.5
     assert atlas.uns["umap"]["params"]["a"] == sample.uns["umap"]["params"]["a"]
@@ -118,6 +119,7 @@ def test_a_map_of_all_cells_has_no_projected_ones(whole: Project, atlas: ad.AnnD
     cells = ad.read_h5ad(whole.results / "umap.h5ad")
     np.testing.assert_array_equal(found.obsm["X_umap"], cells.obsm["X_umap"])
     assert list(found.obs["leiden"]) == list(cells.obs["leiden"])
+    assert found.obs["leiden"].value_counts(sort=False).is_monotonic_decreasing
     assert {"leiden_share", "map_distance"} & set(found.obs) == set()
     assert found.uns["map"]["method"] == "full"
     assert adjusted_rand_score(found.obs["leiden"], atlas.obs["leiden"]) > 0.5

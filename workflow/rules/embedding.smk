@@ -152,6 +152,8 @@ rule embedding:
         umap=ancient(rules.umap.output.umap),
         leiden_manifest=rules.leiden.output.manifest,
         leiden=ancient(rules.leiden.output.leiden),
+        # Clusters are numbered by their size in the whole atlas.
+        map=[f"{OUT}/manifests/map.json"] if CONFIG.maps_all_cells else [],
         script=script("embedding"),
     output:
         embedding=f"{OUT}/umap.h5ad",
@@ -169,13 +171,14 @@ rule embedding:
     resources:
         **requests("embedding", "small_atlas"),
     params:
+        map=result("--map", "manifests/map.json", CONFIG.maps_all_cells),
         code=code("embedding"),
     message:
         "the sample with its UMAP and clusters"
     shell:
         f"{RUN}"
         " {input.script:q} --subset {input.subset:q}"
-        " --parts {input.neighbors:q} {input.umap:q} {input.leiden:q}"
+        " --parts {input.neighbors:q} {input.umap:q} {input.leiden:q} {params.map}"
         " --embedding {output.embedding:q}"
         f"{STEP_TAIL}"
 

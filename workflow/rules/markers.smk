@@ -124,6 +124,7 @@ rule markers:
         sums=each(f"{OUT}/plates/{{plate}}/group_sums.h5ad", options=True),
         genes=CONFIG.genes,
         n_genes=CONFIG.markers.n_genes,
+        min_fold_change=CONFIG.markers.min_fold_change,
         wilcoxon=wilcoxon_option(),
         code=code("markers"),
     message:
@@ -131,8 +132,8 @@ rule markers:
     shell:
         f"{RUN}"
         " {input.script:q} --sums {params.sums:q} --genes {params.genes}"
-        " --n-genes {params.n_genes} --table {output.table:q} --means {output.means:q}"
-        " {params.wilcoxon}"
+        " --n-genes {params.n_genes} --min-fold-change {params.min_fold_change}"
+        " --table {output.table:q} --means {output.means:q} {params.wilcoxon}"
         f"{STEP_TAIL}"
 
 

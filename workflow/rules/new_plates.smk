@@ -123,6 +123,7 @@ rule map_report:
         mapped=by_plate(f"{OUT}/mapped/{{plate}}.zarr"),
         facts=by_plate(f"{OUT}/manifests/map_plate/{{plate}}.json"),
         captions=subpath(input.opening, parent=True),
+        formats=CONFIG.report.formats,
         code=code("map_report"),
     message:
         "the report on the new plates"
@@ -130,7 +131,7 @@ rule map_report:
         f"{RUN}"
         " {input.script:q} --reference {input.reference:q} --mapped {params.mapped:q}"
         " --facts {params.facts:q} --captions {params.captions:q} --figures {output.figures:q}"
-        " --tables {output.tables:q} --report {output.page:q}"
+        " --tables {output.tables:q} --formats {params.formats} --report {output.page:q}"
         f"{STEP_TAIL}"
 
 

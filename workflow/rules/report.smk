@@ -1,7 +1,7 @@
 # The report: figures, tables and one page.
 # in:  the tables of all plates, consensus_genes.tsv, pca.zarr, umap.h5ad, atlas.zarr, marker genes, and what the
 #      optional rules doublets and integrate have made
-# out: figures/*.png, tables/*.tsv, report.html
+# out: figures/*.png (and .pdf, .svg), tables/*.tsv, report.html
 
 
 rule report:
@@ -92,6 +92,16 @@ rule report:
             "Before and after, by {color}",
             CONFIG.integrate and CONFIG.integrate.umap,
         ),
+        # The same figures for papers; those of folders are in these.
+        papers=[
+            f"{OUT}/figures/{name}.{ending}"
+            for name in (
+                *("cells_kept", "qc_violins", "hvg_overlap", "genes_by_plates"),
+                *("pca_scree", *(["doublets"] if CONFIG.doublets else [])),
+            )
+            for ending in CONFIG.report.formats
+            if ending != "png"
+        ],
         manifest=f"{OUT}/manifests/report.json",
     log:
         f"{OUT}/logs/report.log",

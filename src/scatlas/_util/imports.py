@@ -29,6 +29,10 @@ EXTRAS = {
 }
 
 
+# Packages whose names are scanpy's.
+_OF_SCANPY = {"get", "pl", "pp", "tl"}
+
+
 @contextmanager
 def from_extra() -> Iterator[None]:
     """Context of an import that names the extra if the package is not installed."""
@@ -61,6 +65,13 @@ def exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]
                 if modules[name] == package:
                     return import_module(f"{package}.{name}")
                 return getattr(import_module(str(modules[name])), name)
-        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        msg = f"module {package!r} has no attribute {name!r}"
+        part = package.rpartition(".")[2]
+        if part in _OF_SCANPY and not name.startswith("_"):
+            msg += (
+                f": scanpy's functions read these results, too; if it has this one, call "
+                f"scanpy.{part}.{name} (pip install 'scatlas[scanpy]')"
+            )
+        raise AttributeError(msg)
 
     return getattr_, lambda: sorted(modules), sorted(modules)

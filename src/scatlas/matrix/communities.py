@@ -74,6 +74,16 @@ def leiden(
     return best
 
 
+def by_size(labels: Ints) -> Ints:
+    """Clusters renumbered by size, the largest first, those of equal size by their first cell."""
+    _, first, label, sizes = np.unique(
+        labels, return_index=True, return_inverse=True, return_counts=True
+    )
+    rank = np.empty(first.size, np.int64)
+    rank[np.lexsort((first, -sizes))] = np.arange(first.size)
+    return rank[label]
+
+
 class _Level(NamedTuple):
     """A graph: in the main memory, where the rounds run, and sums of its rows."""
 

@@ -98,12 +98,16 @@ def merge_plates(paths: Mapping[str, Path], genes: GeneRule = "same") -> GroupSu
     return GroupSums(groups, shared, total)
 
 
-def rank_markers(found: GroupSums, n_genes: int) -> Markers:
+def rank_markers(found: GroupSums, n_genes: int, min_fold_change: float = 0.0) -> Markers:
     """Rank the genes of each group of two cells or more by Welch's t-test against all other cells
     with a label; the numbers are those of :func:`scatlas.tl.rank_genes_groups` on these cells.
+    Genes below the smallest fold change are no markers: among many cells a test finds differences
+    of a few per cent, which are the same in all cells, surer than any other.
     """
     groups, total = found.groups, found.sums
-    rows = [row for by in groups["by"].unique() for row in _rank(found, by, n_genes)]
+    rows = [
+        row for by in groups["by"].unique() for row in _rank(found, by, n_genes, min_fold_change)
+    ]
     table = pd.DataFrame(rows, columns=COLUMNS)
     number = table.select_dtypes("float64").columns.difference(["pvals", "pvals_adj"])
     table = table.astype(dict.fromkeys(number, np.float32))
@@ -114,7 +118,9 @@ def rank_markers(found: GroupSums, n_genes: int) -> Markers:
     return Markers(table, groups, genes, mean.astype(np.float32), share.astype(np.float32))
 
 
-def _rank(found: GroupSums, by: str, n_genes: int) -> Iterator[dict[str, Any]]:
+def _rank(
+    found: GroupSums, by: str, n_genes: int, min_fold_change: float
+) -> Iterator[dict[str, Any]]:
     """Rows of the table for the groups of one column."""
     at = np.flatnonzero(found.groups["by"] == by)
     groups = found.groups.iloc[at]
@@ -130,6 +136,8 @@ def _rank(found: GroupSums, by: str, n_genes: int) -> Iterator[dict[str, Any]]:
     sums = found.sums.map(lambda part: part[at[0] : at[-1] + 1])
     moments = moments_of_sums(sums, sizes, found.genes)
     for group, scores, pvals in welch(moments, tested):
+        folds = log_fold_changes(moments.mean[group], moments.mean_other[group], None)
+        scores[np.exp2(folds) < min_fold_change] = -np.inf
         yield from (
             {"by": by, "group": names[group], **row}
             for row in _best_genes(moments, group, scores, pvals, found.genes, n_genes)
@@ -144,9 +152,9 @@ def _best_genes(
     genes: pd.Index,
     n_genes: int,
 ) -> Iterator[dict[str, Any]]:
-    """Rows of the table for one group, by descending score."""
+    """Rows of the table for one group, by descending score; -inf: no marker."""
     assert moments.nonzero is not None
-    best = np.argsort(-scores, kind="stable")[:n_genes]
+    best = np.argsort(-scores, kind="stable")[: min(n_genes, np.count_nonzero(scores > -np.inf))]
     mean, mean_other = moments.mean[group, best], moments.mean_other[group, best]
     nonzero = moments.nonzero[group, best]
     others = moments.nonzero[:, best].sum(axis=0) - nonzero

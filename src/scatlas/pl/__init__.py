@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from scatlas.pl._components import pca_scree as pca_scree
     from scatlas.pl._density import umap_density as umap_density
     from scatlas.pl._doublets import doublet_scores as doublet_scores
+    from scatlas.pl._expression import dotplot as dotplot
+    from scatlas.pl._expression import violin as violin
     from scatlas.pl._genes import genes_by_plates as genes_by_plates
     from scatlas.pl._genes import hvg_overlap as hvg_overlap
     from scatlas.pl._genes import marker_dots as marker_dots

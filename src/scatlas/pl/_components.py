@@ -57,7 +57,7 @@ def pca_scree(variance_ratio: ArrayLike) -> Figure:
     half = int(np.searchsorted(total, total[-1] / 2))
     running.plot([half + 1] * 2, [0, total[half]], color=ORANGE, linewidth=1, linestyle=(0, (4, 2)))
     running.annotate(
-        f"half of it in {half + 1}",
+        f"at least half of this in the first {half + 1}" if half else "at least half in the first",
         (half + 1, total[half]),
         (7, -3),
         textcoords="offset points",

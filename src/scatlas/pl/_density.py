@@ -102,7 +102,7 @@ def _measure(
     made, ax = empty_map()
     _show(ax, pixels, rgb, faintest=1)  # else colours would not be those of the colour bar
     ax.set_title(f"{color}, mean of each pixel, {n_cells:,} cells")
-    add_colour_bar(made, scale)
+    add_colour_bar(ax, scale)
     return made
 
 

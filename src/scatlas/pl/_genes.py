@@ -65,9 +65,7 @@ def hvg_overlap(hvg: Mapping[str, Collection[str]]) -> Figure:
     side = 1.6 + max(2.4, 0.42 * len(names))
     made = figure(side, side)
     ax = made.subplots()
-    colours = _colour_range(shared)
-    _heat_map(ax, shared, colours)
-    dark = colours @ (0.45, 0.55)
+    dark = 0.55 * _heat_map(ax, shared).get_clim()[1]
     size = 8 if len(names) <= 10 else 6.5 if len(names) <= 16 else 5
     for (i, j), n in np.ndenumerate(shared):
         colour = "white" if i != j and n > dark else INK
@@ -172,20 +170,13 @@ def _shared_genes(sets: list[Collection[str]]) -> np.ndarray:
     return (member @ member.T).astype(np.int64)
 
 
-def _colour_range(shared: np.ndarray) -> np.ndarray:
-    """Numbers of genes of the lightest and of the darkest colour."""
-    between = shared[~np.eye(len(shared), dtype=bool)]
-    low, high = (between.min(), between.max()) if between.size else (0, 1)
-    # Far enough below the minimum that differences of a few genes look small.
-    return np.array([max(0, 1.75 * low - high), max(1, 1.05 * high)])
-
-
-def _heat_map(ax: Axes, shared: np.ndarray, colours: np.ndarray) -> AxesImage:
+def _heat_map(ax: Axes, shared: np.ndarray) -> AxesImage:
     # A plate shares all genes with itself, which would take up the range of the colours.
     coloured = np.ma.masked_array(shared, np.eye(len(shared), dtype=bool))
-    bottom, top = colours
+    # From none to all genes of a plate, so that plates that agree look alike.
+    top = max(1, shared.max())
     ax.set_facecolor("#efefef")
-    image = ax.imshow(coloured, cmap="Blues", vmin=bottom, vmax=top, interpolation="nearest")
+    image = ax.imshow(coloured, cmap="Blues", vmin=0, vmax=top, interpolation="nearest")
     ax.grid(visible=False)
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0)
@@ -204,10 +195,8 @@ def _clustered_heat_map(names: list[str], shared: np.ndarray) -> Figure:
     order = leaves_list(optimal_leaf_ordering(linkage(distance, "average"), distance))
     made = figure(9.0, 7.4)
     ax = made.subplots()
-    # Quantiles, so that a few unusual plates do not use up the colours.
-    colours = np.quantile(shared[~np.eye(len(names), dtype=bool)], (0.1, 0.98))
-    image = _heat_map(ax, shared[np.ix_(order, order)], colours)
-    made.colorbar(image, ax=ax, shrink=0.6, label="genes", extend="both")
+    image = _heat_map(ax, shared[np.ix_(order, order)])
+    made.colorbar(image, ax=ax, shrink=0.6, label="genes")
     mean = (shared.sum(axis=1) - own) / (len(names) - 1)
     rank, short = np.argsort(order), short_names(names, MAX_LETTERS)
     odd = sorted(unusual_plates(mean, low_only=True), key=lambda i: rank[i])
@@ -242,32 +231,42 @@ def marker_dots(
         There is no marker, or the tables lack a group or gene.
     """
     groups, genes = _chosen(mean, share, markers, n_genes)
+    made, ax = draw_dots(mean.loc[groups, genes], share.loc[groups, genes])
+    ax.set_title("markers: mean (colour) and share of cells with a count (area)")
+    return made
+
+
+def draw_dots(
+    mean: pd.DataFrame, share: pd.DataFrame, label: str = "mean of log(1 + x)"
+) -> tuple[Figure, Axes]:
+    """Dot plot of tables [groups x genes]: the mean as colour, the share as area."""
+    made, ax = _canvas(list(mean.index), list(mean.columns))
     # Flat, because a row of three numbers would be read as one colour.
-    values = mean.loc[groups, genes].to_numpy(np.float64).ravel()
-    made, ax = _canvas(groups, genes)
-    top = float(values.max()) or 1.0
-    x, y = np.meshgrid(np.arange(len(genes)), np.arange(len(groups)))
-    shares = share.loc[groups, genes].to_numpy(np.float64).ravel()
-    scale = Normalize(0, top)
+    values, shares = (table.to_numpy(np.float64).ravel() for table in (mean, share))
+    x, y = np.meshgrid(np.arange(mean.shape[1]), np.arange(mean.shape[0]))
+    scale = Normalize(0, float(values.max()) or 1.0)
     ax.scatter(
         x.ravel(), y.ravel(), s=shares * _LARGEST_DOT**2, c=values, cmap="Blues", norm=scale,
         edgecolors=GREY, linewidths=0.3,
     )  # fmt: skip
-    ax.set_ylim(len(groups) - 0.5, -0.5)
-    ax.set_title("markers: mean (colour) and share of cells with a count (area)")
-    made.colorbar(ScalarMappable(scale, "Blues"), ax=ax, shrink=0.6, label="mean of log(1 + x)")
+    ax.set_ylim(mean.shape[0] - 0.5, -0.5)
+    made.colorbar(ScalarMappable(scale, "Blues"), ax=ax, shrink=0.6, label=label)
     dots = [
         Line2D([], [], marker="o", linestyle="", color=GREY, markersize=_LARGEST_DOT * part**0.5)
         for part in _SHARES
     ]
     names = [f"{part:.0%}" for part in _SHARES]
     made.legend(dots, names, loc="outside lower center", ncols=len(dots))
-    return made
+    return made, ax
 
 
 @styled
 def marker_heat_map(mean: pd.DataFrame, markers: pd.DataFrame, *, n_genes: int = 10) -> Figure:
-    """Means of the first markers in each group, from 0 to 1 for each gene.
+    """Means of the first markers in each group, beside the group with the highest.
+
+    The colour is the ratio to the highest group of the gene, of means turned back from the
+    logarithm, as in the fold changes of the table: a group at half the colour has half the mean,
+    also where there are two groups.
 
     Parameters
     ----------
@@ -280,14 +279,14 @@ def marker_heat_map(mean: pd.DataFrame, markers: pd.DataFrame, *, n_genes: int =
         As :func:`marker_dots`.
     """
     groups, genes = _chosen(mean, mean, markers, n_genes)
-    values = mean.loc[groups, genes].to_numpy(np.float64)
-    low, high = values.min(axis=0), values.max(axis=0)
-    scaled = (values - low) / np.where(high > low, high - low, 1.0)
+    values = np.expm1(mean.loc[groups, genes].to_numpy(np.float64))
+    high = values.max(axis=0)
+    scaled = values / np.where(high > 0, high, 1.0)
     made, ax = _canvas(groups, genes)
     image = ax.imshow(scaled, cmap="Blues", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
     ax.grid(visible=False)
-    ax.set_title("means of the markers, from the lowest to the highest group of each gene")
-    made.colorbar(image, ax=ax, shrink=0.6, label="scaled mean")
+    ax.set_title("means of the markers, as shares of the highest group of each gene")
+    made.colorbar(image, ax=ax, shrink=0.6, label="mean, of the highest group's")
     return made
 
 

@@ -41,7 +41,7 @@ _METRICS = (
 _BINS = 160
 _HALF_WIDTH = 0.42
 _MAX_LETTERS = 24  # of a plate's name
-_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 @styled
@@ -86,7 +86,7 @@ def qc_violins(
             _bands(ax, list(seen), [plate[column].kept for plate in seen.values()])
         else:
             for i, plate in enumerate(seen.values()):
-                _middle(ax, i, plate[column].kept)
+                draw_middle(ax, i, plate[column].kept)
         for word, at in drawn.items():
             _bound(ax, at, bottom if word == "min" else top, f"{word} {bounds[word]:,g}")
         ax.set_ylim(bottom, top)
@@ -105,8 +105,8 @@ def qc_violins(
         keep = table["keep"].to_numpy(bool)
         for ax, (bottom, top), (column, *_, log) in zip(axes, limits, _METRICS, strict=True):
             values = _as_drawn(table[column], log)
-            _half_violin(ax, i, values, bottom, top, -1, GREY)
-            _half_violin(ax, i, values[keep], bottom, top, 1, BLUE)
+            half_violin(ax, i, values, bottom, top, -1, GREY)
+            half_violin(ax, i, values[keep], bottom, top, 1, BLUE)
     axes[-1].set_xlim(-0.6, len(tables) - 0.4)
     plate_ticks(axes[-1], list(tables))
     halves = [Patch(color=GREY, label="all cells"), Patch(color=BLUE, label="cells kept")]
@@ -129,7 +129,7 @@ class _Spread(NamedTuple):
     """Spread of a metric on a plate, in the units of the axis."""
 
     ends: tuple[float, ...]  # range that the axis must show; empty without cells
-    kept: tuple[float, ...]  # _QUANTILES of the cells kept; empty without cells
+    kept: tuple[float, ...]  # QUANTILES of the cells kept; empty without cells
 
 
 def _overview(table: pd.DataFrame) -> dict[str, _Spread]:
@@ -142,7 +142,7 @@ def _overview(table: pd.DataFrame) -> dict[str, _Spread]:
         ends, kept = values[there], values[there & keep]
         spreads[column] = _Spread(
             tuple(np.quantile(ends, (0, 1) if log else (0, 0.99))) if ends.size else (),
-            tuple(np.quantile(kept, _QUANTILES)) if kept.size else (),
+            tuple(np.quantile(kept, QUANTILES)) if kept.size else (),
         )
     return spreads
 
@@ -159,7 +159,7 @@ def _limits(
     return bottom - room, top + room
 
 
-def _half_violin(
+def half_violin(
     ax: Axes, at: int, values: np.ndarray, bottom: float, top: float, side: int, colour: str
 ) -> None:
     """Smoothed histogram: like a kernel density, but in one pass over any number of cells."""
@@ -167,8 +167,9 @@ def _half_violin(
     if not values.size:
         return
     heights, edges = np.histogram(values, _BINS, (bottom, top))
-    # Silverman's rule on the quartiles, so that a few far cells do not blur the rest
-    spread = np.subtract(*np.quantile(values, (0.75, 0.25))) / 1.349
+    # Silverman's rule on the quartiles, so that a few far cells do not blur the rest,
+    # and on the deviation where these are equal: a gene that most cells lack.
+    spread = np.subtract(*np.quantile(values, (0.75, 0.25))) / 1.349 or values.std()
     step = edges[1] - edges[0]
     sigma = np.clip(0.9 * spread * values.size**-0.2 / step, 1.0, _BINS / 12)
     reach = np.arange(-int(4 * sigma), int(4 * sigma) + 1)
@@ -203,7 +204,7 @@ def _bands(ax: Axes, names: list[str], quantiles: list[tuple[float, ...]]) -> No
         name_plate(ax, short[filled[i]], (rank[i] + 1, values[i, 2]), side, level)
 
 
-def _middle(ax: Axes, at: int, quantiles: tuple[float, ...]) -> None:
+def draw_middle(ax: Axes, at: int, quantiles: tuple[float, ...]) -> None:
     """Median and middle half."""
     if quantiles:
         _, low, middle, high, _ = quantiles

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
 
 import numpy as np
@@ -13,11 +14,11 @@ from matplotlib.patheffects import withStroke
 
 from scatlas._util.colours import colours as colours
 from scatlas._util.names import short_names as short_names
+from scatlas.errors import InputError
 from scatlas.io.files.atomic import atomic_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
     from typing import Any
 
     from matplotlib.axes import Axes
@@ -26,6 +27,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _DPI = 150
+_VECTOR_DPI = 300
+# By default files name the version of matplotlib, and PDF and SVG the time.
+_METADATA: dict[str, dict[str, None]] = {
+    "pdf": {"Creator": None, "Producer": None, "CreationDate": None},
+    "svg": {"Creator": None, "Date": None, "Format": None, "Type": None},
+    "png": {"Software": None},
+}
 _RC = {
     "axes.axisbelow": True,
     "axes.edgecolor": "#8a8a8a",
@@ -46,6 +54,9 @@ _RC = {
     "grid.linewidth": 0.6,
     "legend.fontsize": 8,
     "legend.frameon": False,
+    "pdf.fonttype": 42,  # TrueType, so that text can be edited
+    "svg.fonttype": "none",  # text, not outlines
+    "svg.hashsalt": "scatlas",  # else ids are drawn at random
     "text.color": "#222222",
     "xtick.color": "#555555",
     "xtick.labelcolor": "#333333",
@@ -90,26 +101,46 @@ def figure(
 
 
 @styled
-def save(made: Figure, path: Path) -> None:
-    """Write a figure as PNG: complete or not at all, the same bytes for the same figure.
+def save(made: Figure, path: Path | str, *, dpi: int | None = None) -> None:
+    """Write a figure as the ending of its name says: PDF, SVG or PNG.
+
+    The file is complete or not there, with the same bytes for the same figure: it names no date and
+    no version. Text stays text, which a drawing program can edit, but for outlines behind names on
+    a map. The points of a map are pixels in PDF and SVG, too, as a million would open slowly.
 
     Parameters
     ----------
     made
         The figure.
     path
-        File to write; its folder is made when missing.
+        File to write, such as ``"umap.pdf"``; its folder is made when missing.
+    dpi
+        Pixels per inch; by default 150 of a PNG, and 300 of points in PDF and SVG.
+
+    Raises
+    ------
+    InputError
+        The name has another ending.
     """
+    path = Path(path)
+    ending = path.suffix.lower().removeprefix(".")
+    if ending not in _METADATA:
+        raise InputError(
+            f"{path}: a figure becomes a file that ends in {', '.join(_METADATA)}: "
+            "name it so, such as umap.pdf"
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
+    if made.get_layout_engine():
+        made.draw_without_rendering()
+        made.set_layout_engine("none")  # each drawing would begin where the one before ended
     with atomic_path(path) as partial:
         made.savefig(
             partial,
-            format="png",
-            dpi=_DPI,
+            format=ending,
+            dpi=dpi or (_DPI if ending == "png" else _VECTOR_DPI),
             bbox_inches="tight",
             pad_inches=0.12,
-            # By default the file names the version of matplotlib.
-            metadata={"Software": None},
+            metadata=_METADATA[ending],
         )
 
 

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.lines import Line2D
-from matplotlib.patheffects import withStroke
-from natsort import natsorted
 
-from scatlas import blocks
-from scatlas.columns import get_column
-from scatlas.elements import check_finite_values, get_obsm, get_table, to_contiguous
+from scatlas._util.numbers import whole_number
+from scatlas.columns import as_names
 from scatlas.errors import InputError
+from scatlas.pl._cell_values import CellValues, categories
 from scatlas.pl._style import (
     BLUE,
     GREY,
     INK,
     MAX_LETTERS,
     ORANGE,
+    OUTLINE,
     colours,
     figure,
     short_names,
@@ -29,13 +28,15 @@ from scatlas.pl._style import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from anndata import AnnData
     from matplotlib.axes import Axes
     from matplotlib.collections import PathCollection
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
+
+    from scatlas.pl._cell_values import Source
 
 SIDE = 6.0  # inches
 _HALF_SIDE = 4.5  # of each of two maps
@@ -48,45 +49,77 @@ MISSING = "#d9d9d9"
 _PLATE_COLUMNS = 3  # of maps of new plates
 _MAX_PLATES = 12
 _PLATE_SIDE = 2.9  # inches per map
+_GRID_WIDTH, _GRID_HEIGHT = 4.6, 3.8  # inches per map and its legend, of several columns
 
 
 @styled
 def umap(
-    adata: AnnData, color: str, *, basis: str = "X_umap", lowest_on_top: bool = False
+    adata: Source,
+    color: str | Collection[str],
+    *,
+    basis: str = "X_umap",
+    layer: str | None = None,
+    lowest_on_top: bool = False,
+    legend_loc: Literal["right margin", "on data", "none"] = "right margin",
+    ncols: int = 4,
+    ax: Axes | None = None,
 ) -> Figure:
-    """Cells on the map, coloured by a column of ``obs``.
+    """Cells on the map, coloured by columns of ``obs`` and by genes.
 
     With 8 to 76 categories, each that gathers in a place carries its number there, and the legend
     gives number and name; colours alone would not do. With more the legend names the 76 largest.
-    Points are drawn in a fixed random order, so that no category lies on top.
+    Points are drawn in a fixed random order, so that no category lies on top; of numbers the
+    highest lie on top.
 
     Parameters
     ----------
     adata
-        Annotated data with ``obsm[basis]`` [cells x 2].
+        Annotated data with ``obsm[basis]`` [cells x 2], or path or address of a file, such as
+        ``"results/atlas.zarr"``: then only the map, the columns and the genes are read.
     color
-        Column of ``obs``: categories, text, booleans, or numbers. Real numbers, and integers of
-        more than 76 values, get a colour scale.
+        Column of ``obs`` or gene (:func:`scatlas.get.gene`), or a list of these, each on a map.
+        Columns hold categories, text, booleans, or numbers. Real numbers, and integers of more than
+        76 values, get a colour scale, which ends where one per cent of the cells lie above.
     basis
         Key of ``obsm``.
+    layer
+        Key of the layer from which genes are read, in place of X.
     lowest_on_top
         Of numbers, show the lowest values brightest and above others, in place of the highest.
+    legend_loc
+        Where the names of categories stand: beside the map, on it where their cells gather, or
+        nowhere.
+    ncols
+        Maps in a row.
+    ax
+        Axes to draw one map into, of a figure of your own, which is returned.
 
     Raises
     ------
     InputError
-        No such column or coordinates.
+        No such column, gene or coordinates.
+
+    Examples
+    --------
+    >>> sa.pl.umap("results/atlas.zarr", ["leiden", "EPCAM", "CD3D"])
     """
-    column = get_column(get_table(adata, "obs"), color, "color").infer_objects()
-    xy = positions(adata, basis)
-    if _is_measure(column):
-        return _measure(xy, column, lowest_on_top)
-    codes, names = categories(column)
-    palette = colours(len(names))
-    made, ax = empty_map()
-    scatter(ax, xy, codes, palette, np.random.default_rng(0).permutation(adata.n_obs))
-    ax.set_title(title_of_categories(color, len(names), adata.n_obs))
-    legend(ax, codes, names, palette, label_clusters(ax, xy, codes, names))
+    if legend_loc not in ("right margin", "on data", "none"):
+        msg = f"legend_loc is {legend_loc!r}: use 'right margin', 'on data' or 'none'"
+        raise InputError(msg)
+    cells, names = CellValues(adata, layer), as_names(color, "color")
+    xy = cells.positions(basis)
+    made, axes = _axes(len(names), ncols, ax)
+    alone = ax is None and len(names) == 1
+    for name, one in zip(names, axes, strict=True):
+        column = cells.values(name, "color")
+        title = f"{name}, {len(xy):,} cells" if alone else str(name)
+        if _is_measure(column):
+            _draw_measure(one, xy, column.to_numpy(np.float64, na_value=np.nan), lowest_on_top)
+        else:
+            codes, values = categories(column)
+            _draw_categories(one, xy, codes, values, legend_loc)
+            title = title_of_categories(name, len(values), len(xy)) if alone else title
+        one.set_title(title)
     return made
 
 
@@ -110,14 +143,15 @@ def before_after(
     InputError
         No such column or coordinates.
     """
-    codes, names = categories(get_column(get_table(adata, "obs"), color, "color"))
+    cells = CellValues(adata)
+    codes, names = categories(cells.column(color, "color"))
     palette = colours(len(names))
     made = figure(2 * _HALF_SIDE, _HALF_SIDE, layout=None)
-    order = np.random.default_rng(0).permutation(adata.n_obs)
+    order = np.random.default_rng(0).permutation(codes.size)
     marks: dict[int, str] = {}
     for column, (basis, title) in enumerate([(before, "before"), (after, "after")]):
         ax = made.add_axes((0.03 + 0.49 * column, 0.05, 0.46, 0.88))
-        xy = positions(adata, basis)
+        xy = cells.positions(basis)
         scatter(ax, xy, codes, palette, order)
         ax.set_title(f"{color}, {title}")
         # Each value keeps one mark on both maps.
@@ -191,11 +225,26 @@ def empty_map() -> tuple[Figure, Axes]:
     return made, ax
 
 
-def positions(adata: AnnData, basis: str) -> np.ndarray:
-    """Where the cells lie on a map: two dimensions of an array of obsm, in the main memory."""
-    xy = to_contiguous(blocks.to_memory(get_obsm(adata, basis, "basis", all_floats=True)))
-    check_finite_values(xy, basis)
-    return np.asarray(xy)[:, :2]
+def _axes(n: int, ncols: int, ax: Axes | None) -> tuple[Figure, list[Axes]]:
+    """Axes of ``n`` maps: those given, or of a new figure, ``ncols`` in a row."""
+    if not n or (ax and n > 1):
+        raise InputError(
+            f"color names {n} columns or genes: name one for each axes, or leave ax out"
+        )
+    if ax:
+        whole = ax.get_figure(root=True)
+        assert whole is not None
+        return whole, [ax]
+    if n == 1:
+        made, ax = empty_map()
+        return made, [ax]
+    n_columns = min(whole_number(ncols, "ncols", least=1), n)
+    n_rows = -(-n // n_columns)
+    made = figure(_GRID_WIDTH * n_columns, _GRID_HEIGHT * n_rows)
+    axes = made.subplots(n_rows, n_columns, squeeze=False).ravel()
+    for spare in axes[n:]:
+        spare.remove()
+    return made, list(axes[:n])
 
 
 def title_of_categories(color: str, n_names: int, n_cells: int) -> str:
@@ -224,11 +273,18 @@ def label_clusters(ax: Axes, xy: np.ndarray, codes: np.ndarray, names: list[str]
 
 
 def _scatter(ax: Axes, xy: np.ndarray, **options: Any) -> PathCollection:
-    area = float(np.clip(60_000 / max(1, len(xy)), 0.25, 18))
+    area = float(np.clip(60_000 / max(1, len(xy)), 0.25, 18)) * _relative_side(ax) ** 2
     x, y = xy.T
     drawn = ax.scatter(x, y, s=area, linewidths=0, rasterized=True, **options)
     _style_map(ax)
     return drawn
+
+
+def _relative_side(ax: Axes) -> float:
+    """Width of axes beside that of a map alone in its figure, at most 1."""
+    whole = ax.get_figure(root=True)
+    assert whole is not None
+    return min(1.0, float(ax.bbox.width) / whole.dpi / (SHARE * SIDE))
 
 
 def _style_map(ax: Axes) -> None:
@@ -244,47 +300,46 @@ def _is_measure(column: pd.Series) -> bool:
     return pd.api.types.is_integer_dtype(column) and column.nunique() > _NAMED
 
 
-def _measure(xy: np.ndarray, column: pd.Series, lowest_on_top: bool) -> Figure:
+def _draw_categories(
+    ax: Axes, xy: np.ndarray, codes: np.ndarray, names: list[str], legend_loc: str
+) -> None:
+    """Cells coloured by categories, with their names."""
+    palette = colours(len(names))
+    scatter(ax, xy, codes, palette, np.random.default_rng(0).permutation(codes.size))
+    if legend_loc == "right margin":
+        legend(ax, codes, names, palette, label_clusters(ax, xy, codes, names))
+    elif legend_loc == "on data":
+        gathered = _label_positions(xy, codes, len(names))
+        centres = {i: np.median(xy[codes == i], axis=0) for i in range(len(names))}
+        short = short_names(names, 24)
+        _mark(ax, xy, {short[i]: at for i, at in (centres | gathered).items()})
+
+
+def _draw_measure(ax: Axes, xy: np.ndarray, values: np.ndarray, lowest_on_top: bool) -> None:
     """Cells coloured by a number."""
-    values = column.to_numpy(np.float64, na_value=np.nan)
     known = np.isfinite(values)
-    made, ax = empty_map()
     _scatter(ax, xy[~known], color=MISSING)
     # The most remarkable values on top, so that no cell hides them.
     order = np.argsort(-values[known] if lowest_on_top else values[known], kind="stable")
     colour = colour_scale(values[known], lowest_on_top)
     _scatter(ax, xy[known][order], c=values[known][order], cmap=colour.cmap, norm=colour.norm)
-    ax.set_title(f"{column.name}, {len(values):,} cells")
-    add_colour_bar(made, colour)
-    return made
+    add_colour_bar(ax, colour)
 
 
 def colour_scale(values: np.ndarray, lowest_on_top: bool) -> ScalarMappable:
     """Colours of numbers; the one per cent at the bright end have one colour."""
     ends = [1, 100] if lowest_on_top else [0, 99]
     low, high = np.percentile(values, ends) if values.size else (0, 1)
+    if low == high and values.size:  # a gene of fewer cells than one per cent
+        low, high = values.min(), values.max()
     return ScalarMappable(Normalize(low, high), "viridis_r" if lowest_on_top else "viridis")
 
 
-def add_colour_bar(made: Figure, colour: ScalarMappable) -> None:
+def add_colour_bar(ax: Axes, colour: ScalarMappable) -> None:
     """Explain the colours of numbers beside a map."""
-    made.colorbar(colour, cax=made.add_axes((0.98, 0.05, 0.03, SHARE)))
-
-
-def categories(column: pd.Series) -> tuple[np.ndarray, list[str]]:
-    """Code of each cell (-1: missing) and the names, categories in their own order."""
-    text = column.astype("string")
-    names = sorted(text.dropna().unique().tolist())
-    if isinstance(column.dtype, pd.CategoricalDtype):
-        names = [str(c) for c in column.cat.remove_unused_categories().cat.categories]
-    names = in_natural_order(names)
-    codes = pd.Categorical(text.astype(object), categories=names).codes
-    return np.asarray(codes, np.int64), names
-
-
-def in_natural_order(names: list[str]) -> list[str]:
-    """The names, sorted again if only pandas made their order: plate10 before plate9."""
-    return natsorted(names) if names == sorted(names) else names
+    whole = ax.get_figure(root=True)
+    assert whole is not None
+    whole.colorbar(colour, cax=ax.inset_axes((1.02, 0, 0.035, 1)))
 
 
 def _label_positions(xy: np.ndarray, codes: np.ndarray, n: int) -> dict[int, np.ndarray]:
@@ -323,22 +378,15 @@ def _mark(ax: Axes, xy: np.ndarray, positions: dict[str, np.ndarray]) -> None:
         return
     low, size = xy.min(axis=0), np.maximum(np.ptp(xy, axis=0), 1e-12)
     starts = (np.array(list(positions.values())) - low) / size
-    moved = _push_apart(starts, np.array([[0.012 + 0.016 * len(mark), 0.03] for mark in positions]))
-    outline = [withStroke(linewidth=2.2, foreground="white")]
+    letters = np.array([[0.012 + 0.016 * len(mark), 0.03] for mark in positions])
+    moved = _push_apart(starts, letters / _relative_side(ax))
     for mark, at, start in zip(positions, moved * size + low, starts * size + low, strict=True):
         if (np.abs(at - start) > 0.015 * size).any():
             ax.plot(*np.c_[at, start], color=INK, linewidth=0.5)
-        ax.text(
-            at[0],
-            at[1],
-            mark,
-            ha="center",
-            va="center",
-            fontsize=7,
-            fontweight="bold",
-            color=INK,
-            path_effects=outline,
-        )
+        look: dict[str, Any] = {"ha": "center", "va": "center", "size": 7, "weight": "bold"}
+        # Text that has an outline becomes curves in PDF and SVG: the name itself has none.
+        ax.text(at[0], at[1], mark, color="white", path_effects=OUTLINE, **look)
+        ax.text(at[0], at[1], mark, color=INK, **look)
 
 
 def _push_apart(centres: np.ndarray, sizes: np.ndarray) -> np.ndarray:

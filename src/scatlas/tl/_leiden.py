@@ -199,7 +199,7 @@ def _in_rounds(
     labels = communities.leiden(
         weights, resolution=resolution, n_iterations=n_iterations, seed=seed, to_device=to_device
     )
-    return _by_size(labels)
+    return communities.by_size(labels)
 
 
 def _by_leidenalg(
@@ -250,16 +250,6 @@ def _find_graph(
     if obsp not in adata.obsp:
         raise InputError(f"no {obsp!r} in obsp: there are {list(adata.obsp)}")
     return check_graph(adata.obsp[obsp], f"obsp[{obsp!r}]", adata.n_obs), None
-
-
-def _by_size(labels: np.ndarray) -> np.ndarray:
-    """Clusters renumbered by size, the largest first, those of equal size by their first cell."""
-    _, first, label, sizes = np.unique(
-        labels, return_index=True, return_inverse=True, return_counts=True
-    )
-    rank = np.empty(first.size, np.int64)
-    rank[np.lexsort((first, -sizes))] = np.arange(first.size)
-    return rank[label]
 
 
 def _restriction(adata: AnnData, restrict_to: Any) -> tuple[np.ndarray, np.ndarray, str]:

@@ -15,9 +15,10 @@ from anndata.io import read_elem
 
 from scatlas.io.files.hdf5_writing import create_hdf5, decode, read_element, write_element
 from scatlas.io.zarr_writer.elements import MAPPINGS
+from scatlas.matrix.communities import by_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from scatlas.arrays.array_types import Array
@@ -75,6 +76,19 @@ def add_graph(cells: SampledCells, path: Path) -> None:
         cells.obsp["connectivities"] = read_element(file["obsp/connectivities"])
         cells.uns["neighbors"] = read_elem(file["uns/neighbors"])
         cells.uns["neighbors"]["params"]["use_rep"] = "X_pca"  # the steps have nothing else
+
+
+def number_by_size(obs: pd.DataFrame, key: str) -> None:
+    """Name clusters by their size, ``0`` the largest, which igraph does not."""
+    column = obs[key].cat
+    obs[key] = pd.Categorical.from_codes(by_size(column.codes.to_numpy()), column.categories)
+
+
+def renumber(path: Path, numbers: Sequence[int]) -> None:
+    """Give the clusters of a sample other numbers, in the order of the old ones."""
+    with create_hdf5(path, append=True) as file:
+        codes = file["obs/leiden/codes"]
+        codes[:] = np.asarray(numbers, codes.dtype)[codes[:]]
 
 
 def join_files(path: Path, subset: Path, parts: Iterable[Path]) -> None:

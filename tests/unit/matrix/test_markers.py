@@ -163,3 +163,22 @@ def test_a_damaged_file_is_named(sums: dict[str, Path], tmp_path: Path):
     path.write_bytes(sums["p1"].read_bytes()[:2000])
     with pytest.raises(InputError, match=r"p1\.h5ad"):
         merge_plates({"p1": path})
+
+
+def test_small_differences_that_many_cells_have_are_no_markers(tmp_path: Path):
+    rng = np.random.default_rng(0)
+    group = np.repeat([0, 1], 4000)
+    x = np.full((8000, 3), 2.0, np.float32)  # a gene that all cells have, a marker, one without
+    x[:, 0] += 0.05 * (group == 0) + rng.normal(0, 0.01, 8000)
+    x[:, 1] = rng.random(8000) < 0.1 + 0.2 * (group == 0)
+    x[:, 2] = 0
+    obs = pd.DataFrame({"line": pd.Categorical.from_codes(group, ["a", "b"])})
+    found = sum_plate(da.from_array(x, chunks=(999, 3)), obs, pd.Index(["even", "marker", "none"]))
+    # Rank and p-value are those of the test of all genes.
+    every, chosen = (rank_markers(found, 3, least).table for least in (0, 1.5))
+    of_a = every[every["group"] == "a"].set_index("names")
+    assert list(of_a.index) == ["even", "marker", "none"]
+    assert chosen["group"].tolist() == ["a"]
+    assert chosen[["names", "rank"]].values.tolist() == [["marker", 1]]
+    for name in ("scores", "pvals", "pvals_adj", "logfoldchanges"):
+        assert chosen[name].item() == of_a.loc["marker", name], name

@@ -46,17 +46,25 @@ def test_dots_show_means_and_shares_of_the_first_markers():
     assert low > high, "the first group is on top"
 
 
-def test_the_heat_map_scales_each_gene():
+def test_the_heat_map_shows_each_gene_beside_its_highest_group():
     mean, _, markers = tables(4)
     mean["gene 1"] = 0.5  # the same in all groups
+    mean["gene 12"] = np.log1p([4.0, 3.0, 1.0, 8.0])
+    mean["gene 13"] = 0.0
     ax = pl.marker_heat_map(mean, markers, n_genes=2).axes[0]
     (image,) = ax.images
     found = image.get_array()
     assert found.shape == (3, 6)
-    np.testing.assert_array_equal(found[:, 1], 0)
-    others = found[:, [0, 2, 3, 4, 5]]
-    np.testing.assert_array_equal(others.min(axis=0), 0)
-    np.testing.assert_array_equal(others.max(axis=0), 1)
+    np.testing.assert_array_equal(found[:, 1], 1)
+    np.testing.assert_allclose(found[:, 2], [1, 0.75, 0.25])
+    np.testing.assert_array_equal(found[:, 3], 0)
+
+
+def test_two_groups_that_differ_little_look_alike():
+    mean = pd.DataFrame({"a": np.log1p([1.0, 0.9])}, ["treated", "not"])
+    markers = pd.DataFrame({"group": ["treated", "not"], "names": ["a", "a"]})
+    (image,) = pl.marker_heat_map(mean, markers).axes[0].images
+    np.testing.assert_allclose(image.get_array(), [[1], [0.9]])
 
 
 def test_a_gene_that_marks_two_groups_is_drawn_once():

@@ -18,7 +18,9 @@ from scatlas.workflow.sample import (
     SampledCells,
     add_graph,
     join_files,
+    number_by_size,
     read_sample,
+    renumber,
     write_part,
 )
 from tests.helpers.frames import assert_same_frame
@@ -66,6 +68,17 @@ def test_files_are_joined_as_in_memory(tmp_path: Path):
     assert set(found.uns) == {"pca", "umap", "neighbors"}
     assert found.uns["umap"] == expected.uns["umap"] == {"params": {"a": 0.5}}
     assert found.uns["neighbors"] == expected.uns["neighbors"]
+    renumber(tmp_path / "joined.h5ad", [2, 0, 1])
+    clusters = ad.read_h5ad(tmp_path / "joined.h5ad").obs["leiden"]
+    assert list(clusters.cat.categories) == ["0", "a", "b"]
+    assert list(clusters[:3]) == ["0", "a", "b"], "of a, b and 0"
+
+
+def test_clusters_are_named_by_their_size():
+    obs = pd.DataFrame({"leiden": pd.Categorical(list("1022021"), categories=list("012"))})
+    number_by_size(obs, "leiden")
+    assert list(obs["leiden"]) == list("1200201")
+    assert list(obs["leiden"].cat.categories) == list("012")
 
 
 @pytest.mark.parametrize("key", ["X/data", "obsm/X_pca"])

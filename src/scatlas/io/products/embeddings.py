@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -147,16 +148,24 @@ def write_map(
     *,
     clusters: Sequence[str],
     uns: Mapping[str, Any],
-) -> None:
+) -> list[int]:
     """Write the map of all cells, part by part, as a mapping in AnnData's encoding; atomic.
 
     ``X_umap`` and further ``obs`` are float32; ``leiden`` in the parts are numbers of ``clusters``.
+    Written are numbers by size, those of equal size in their order before. Returns the new number
+    of each cluster.
     """
     parts = iter(parts)
     first = next(parts)
+    others = [name for name in first[1] if name != "leiden"]
     targets = dict.fromkeys(first[1], Target("number", np.dtype(np.float32)))
     targets["leiden"] = Target.categorical(np.asarray(clusters, dtype=object))
-    with atomic_path(path) as partial, encoding_pool() as pool:
+    sizes = np.zeros(len(clusters), np.int64)
+    with (
+        atomic_path(path) as partial,
+        encoding_pool() as pool,
+        TemporaryFile(dir=partial.parent) as kept,
+    ):
         for name in ("", "obs", "obsm"):
             create_group(partial / name, DICT)
         with ExitStack() as stack:
@@ -169,7 +178,16 @@ def write_map(
             }
             for places, values in chain([first], parts):
                 cells.append(places, copy=False)
-                for name, column in columns.items():
-                    column.append(values[name].astype(targets[name].dtype))
+                codes = values["leiden"].astype(targets["leiden"].dtype)
+                kept.write(codes.tobytes())
+                sizes += np.bincount(codes, minlength=sizes.size)
+                for name in others:
+                    columns[name].append(values[name].astype(np.float32))
+            numbers = np.argsort(np.argsort(-sizes, kind="stable"))
+            kept.seek(0)
+            while part := kept.read(_VALUES_AT_ONCE):
+                codes = np.frombuffer(part, targets["leiden"].dtype)
+                columns["leiden"].append(numbers[codes].astype(codes.dtype))
         write_elem(open_group_to_write(partial), "uns", dict(uns))
         consolidate(partial)
+    return numbers.tolist()

@@ -78,7 +78,12 @@ class Markers(Section):
         "columns of all plates. Each group is compared with all other cells that have a value.",
         "[]: no marker genes.",
     )
-    n_genes: Positive = described(100, "Marker genes of each group in the table.")
+    n_genes: Positive = described(100, "Marker genes of each group in the table, or fewer.")
+    min_fold_change: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] = described(
+        1.5,
+        "A marker gene has at least this many times the mean of all other cells: with many",
+        "cells, differences of a few per cent are significant, too. 0: all genes.",
+    )
     wilcoxon: bool = described(
         False,
         "Also rank the atlas's genes by Wilcoxon rank sums of the sampled cells:",
@@ -156,6 +161,11 @@ class Report(Section):
         ["cell_line", "plate", "drug", "leiden"],
         "The obs columns that colour the UMAP, one picture per column. Columns that the plates",
         "lack are left out.",
+    )
+    formats: Annotated[list[Literal["png", "pdf", "svg"]], Field(min_length=1)] = described(
+        ["png"],
+        "Files of each figure: pdf and svg for papers, beside png, which is always written.",
+        examples=[["png", "pdf"]],
     )
 
 

@@ -53,7 +53,8 @@ def build(
     """Write ``figures/*.png``, ``tables/*.tsv`` and the page with them all, images included; return
     their numbers. ``captions`` has a ``.rst`` for each, and ``workflow.rst``, the opening.
     """
-    writer = ReportWriter(captions, figures, tables, n_plates=len(results.qc))
+    formats = config["report"].get("formats", ())
+    writer = ReportWriter(captions, figures, tables, formats, n_plates=len(results.qc))
     explorer = Explorer.of_config(results, config)
     anchors = Anchors.number(results, natsorted(results.clusters_by_plate.index))
     comparison = compare_plates(results)

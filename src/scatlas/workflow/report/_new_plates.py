@@ -19,7 +19,7 @@ from scatlas.matrix.reference_map import smallest_usual_share
 from scatlas.workflow.report._page import ReportWriter, caption, write_page
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 _OBS = ["leiden", "leiden_share", "unlike_atlas"]
@@ -86,12 +86,18 @@ class NewPlates:
 
 
 def build_new_plates(
-    results: NewPlates, *, captions: Path, figures: Path, tables: Path, page: Path
+    results: NewPlates,
+    *,
+    captions: Path,
+    figures: Path,
+    tables: Path,
+    page: Path,
+    formats: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Write figures, tables and the page that holds them; return their numbers and ``advice``,
     whether to build the atlas again. ``captions`` has a ``.rst`` for each, and ``opening.rst``.
     """
-    writer = ReportWriter(captions, figures, tables)
+    writer = ReportWriter(captions, figures, tables, formats)
     n_cells = sum(facts["n_cells"] for facts in results.facts.values())
     n_unlike = sum(facts["n_unlike"] for facts in results.facts.values())
     drawn = {plate: results.drawn(plate) for plate in results.mapped}

@@ -134,6 +134,7 @@ class ReportWriter:
     captions: Path
     figures: Path
     tables: Path
+    formats: Sequence[str] = ()  # of figures, beside PNG
     n_plates: int = 0
     explained: set[str] = field(default_factory=set)  # pictures whose kind the page has had
 
@@ -146,7 +147,9 @@ class ReportWriter:
         color: str | None = None,
         **known: Any,
     ) -> Picture:
-        """Draw ``{name}.png``, or ``{name}/{color}.png``; ``known`` is for the caption."""
+        """Draw ``{name}.png``, or ``{name}/{color}.png``, and in other formats; ``known`` is
+        for the caption.
+        """
         known |= {"n_plates": self.n_plates, "again": name in self.explained}
         self.explained.add(name)
         if color is None:
@@ -155,7 +158,9 @@ class ReportWriter:
             title = re.sub(r"[^\w.-]+", "_", color)  # a column may be called anything
             file, words = f"{name}/{title}.png", caption(self.captions, name, color=color, **known)
         path = self.figures / file
-        pl.save(draw(), path)
+        drawn = draw()
+        for ending in dict.fromkeys(["png", *self.formats]):
+            pl.save(drawn, path.with_suffix(f".{ending}"))
         data = base64.b64encode(path.read_bytes()).decode()
         return Picture(name if color is None else f"{name}-{title}", alt, words, data)
 
