@@ -29,9 +29,7 @@ def options() -> argparse.ArgumentParser:
         "--doublets", nargs="+", metavar="PLATE=PATH", help="doublets.json of each plate, if any"
     )
     parser.add_argument("--genes", type=Path, required=True, help="consensus_genes.tsv")
-    parser.add_argument(
-        "--consensus", type=Path, help="manifest of consensus, if bad plates are left out"
-    )
+    parser.add_argument("--consensus", type=Path, help="manifest of consensus")
     parser.add_argument("--pca", type=Path, required=True, help="pca.zarr")
     parser.add_argument("--umap", type=Path, required=True, help="umap.h5ad")
     parser.add_argument("--atlas", type=Path, help="atlas.zarr, if it has the map of all cells")
@@ -65,7 +63,12 @@ def main(argv: list[str] | None = None) -> None:
             integrated=args.integrated,
             doublets=script.plate_paths(args.doublets or []),
             manifests=args.manifests,
-            left_out=plates_left_out(args.consensus) if args.consensus else None,
+            consensus_facts=args.consensus,
+            left_out=(
+                plates_left_out(args.consensus)
+                if args.consensus and args.config["plates"]["on_error"] == "skip"
+                else None
+            ),
         )
         facts |= report.build(
             results,

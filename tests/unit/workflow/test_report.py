@@ -23,7 +23,7 @@ from tests.helpers.report_files import CAPTIONS, CONFIG, make_report, make_resul
 
 FIGURES = ["cells_kept", "qc_violins", "hvg_overlap", "genes_by_plates", "pca_scree"]
 MAPS = ["cell_line", "plate", "leiden"]
-OPTIONAL = ["left_out", "doublets", "doublet_rates", "integration", "mixing"]
+OPTIONAL = ["left_out", "bounds", "doublets", "doublet_rates", "integration", "mixing"]
 MARKERS = ["markers", "markers_wilcoxon", "markers_dots", "markers_heat_map"]
 TABLES = ["odd_plates", "cells", "thresholds", "consensus", "pca", "clusters", "runs"]
 

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 import yaml
 
 from scatlas.errors import InputError
@@ -21,6 +22,7 @@ from scatlas.workflow.command_line.plate_facts import (
     kept_by,
     read_facts,
     suggest_bounds,
+    unlike_others,
 )
 from scatlas.workflow.config.generate import comment
 from scatlas.workflow.config.loading import read_project
@@ -54,9 +56,11 @@ def config_text(
     outdir: str,
     place: str | Mapping[str, str],
     n_plates: int,
+    unlike: Sequence[str] = (),
 ) -> str:
     """Text of the config: the keys that depend on the files, each with a comment on what was seen;
-    ``place`` is the value of ``plates``, and ``n_plates`` how many these are.
+    ``place`` is the value of ``plates``, ``n_plates`` how many these are, and ``unlike`` has the
+    sentences on plates that are unlike the others.
     """
     n_cells = sum(plate.n_cells for plate in plates)
     n = f"{n_plates:,} plate{'s' * (n_plates != 1)} with {n_cells:,} cells"
@@ -74,7 +78,7 @@ def config_text(
             *comment(f"{_first_upper(genes.sentence)}."),
             f"genes: {genes.setting}",
             "",
-            *_qc(plates, bounds),
+            *_qc(plates, bounds, unlike),
             *_sizes(n_cells, genes.n_usable),
             "",
         ]
@@ -116,19 +120,29 @@ def _source(plates: Sequence[PlateFacts]) -> list[str]:
     return [*lines, *(["source:", *keys] if keys else []), ""]
 
 
-def _qc(plates: Sequence[PlateFacts], bounds: Mapping[str, int]) -> list[str]:
-    shares = [100 * (1 - kept_by(p.metrics, bounds).mean()) for p in plates if len(p.metrics)]
+def _qc(
+    plates: Sequence[PlateFacts], bounds: Mapping[str, int], unlike: Sequence[str]
+) -> list[str]:
+    shares = [100 * (1 - kept_by(p.metrics, bounds)[0].mean()) for p in plates if len(p.metrics)]
     least, most = (min(shares), max(shares)) if shares else (0.0, 0.0)
     n_seen = sum(len(plate.metrics) for plate in plates)
+    how = (
+        f"{N_MADS} median absolute deviations from the median of a plate, of log(1 + x) for genes "
+        "and counts; 3, and at least 8 points, above it for mitochondrial percentages"
+    )
+    if "mads" in bounds:
+        how = (
+            f"each plate has bounds of its own (mads): {how}. The others are limits for all plates"
+        )
     lines = [
+        *comment(f"Bounds suggested by {n_seen:,} cells: {how}, the widest of all plates."),
+        *comment(" ".join(f"{text}." for text in unlike)),
         *comment(
-            f"Bounds suggested by {n_seen:,} cells: {N_MADS:g} median absolute deviations (scaled "
-            "to a standard deviation) from the median of each plate, of log(1 + x) for genes and "
-            "counts, the widest of all plates. Of these cells they drop "
-            f"{least:.1f}% to {most:.1f}% per plate; init.png shows them. Delete a line to drop no "
-            "cell by it."
+            f"Of these cells they drop {least:.1f}% to {most:.1f}% per plate; init.png shows them. "
+            "Delete a line to drop no cell by it."
         ),
         "qc:",
+        *(["  mads: 5", "  by: plate"] if "mads" in bounds else []),
     ]
     for key in ("min_genes", "max_genes", "min_counts", "max_counts"):
         lines += [f"  {key}: {bounds[key]}"] if key in bounds else [f"  # {key}: null"]
@@ -198,11 +212,8 @@ def init(arguments: list[str], config: Path, outdir: str, *, force: bool = False
         if not release:
             cells.add(name, stored_cells(path, facts.counts))
     _check_different(plates)
-    bounds = suggest_bounds(
-        [plate.metrics for plate in plates], with_mt=mitochondrial(plates) is not None
-    )
-    if unfiltered := [plate.min_genes for plate in plates if plate.min_genes]:
-        bounds.setdefault("min_genes", min(unfiltered))  # else empty droplets would be kept
+    metrics = {plate.name: plate.metrics for plate in plates}
+    unlike = unlike_others(metrics)
     place: str | dict[str, str] = SHEET
     n_plates, path = len(plates), plates[0].path
     if release:
@@ -210,7 +221,21 @@ def init(arguments: list[str], config: Path, outdir: str, *, force: bool = False
     elif n_plates == 1 and (samples := find_samples(path)):
         place, n_plates = {"path": path, "by": "sample"}, len(samples)
         plates[0].notices.append(f"each of its {n_plates} samples is a plate: {', '.join(samples)}")
-    texts = {config: config_text(plates, genes, bounds, outdir, place, n_plates)}
+    bounds = suggest_bounds(
+        [metrics[name] for name in metrics if name not in unlike],
+        with_mt=mitochondrial(plates) is not None,
+        n_genes=max(plate.n_genes for plate in plates),
+        floors=n_plates > 1,
+    )
+    bounds |= {"mads": N_MADS} if n_plates > 1 else {}
+    if unfiltered := [plate.min_genes for plate in plates if plate.min_genes]:
+        bounds.setdefault("min_genes", min(unfiltered))  # else empty droplets would be kept
+    sentences = [
+        f"plate {name} is unlike the others: {how}: no bound is suggested by its cells"
+        for name, how in unlike.items()
+    ]
+    said = config_text(plates, genes, bounds, outdir, place, n_plates, sentences)
+    texts = {config: said}
     if place == SHEET:
         texts[Path(SHEET)] = sheet_text(plates)
     for file, text in texts.items():
@@ -219,6 +244,8 @@ def init(arguments: list[str], config: Path, outdir: str, *, force: bool = False
     _draw(plates, bounds)
     read_project(config)
     _report(plates, genes, bounds, list(texts))
+    for sentence in sentences:
+        say(sentence)
     for sentence in cells.sentences().values():
         say(sentence)
 
@@ -237,10 +264,12 @@ def _check_different(plates: Sequence[PlateFacts]) -> None:
 def _draw(plates: Sequence[PlateFacts], bounds: dict[str, int]) -> None:
     from scatlas import pl
 
-    tables = {
-        plate.name: plate.metrics.assign(keep=kept_by(plate.metrics, bounds)) for plate in plates
-    }
-    pl.save(pl.qc_violins(tables, bounds), PICTURE)
+    tables, own = {}, {}
+    for plate in plates:
+        keep, own[plate.name] = kept_by(plate.metrics, bounds)
+        tables[plate.name] = plate.metrics.assign(keep=keep)
+    by_plate = pd.concat(own).droplevel(1) if "mads" in bounds else None
+    pl.save(pl.qc_violins(tables, bounds, by_plate=by_plate), PICTURE)
 
 
 def _report(
@@ -249,9 +278,12 @@ def _report(
     bounds: dict[str, int],
     written: Sequence[Path],
 ) -> None:
+    notices = []
     rows = [["plate", "cells", "genes", "counts in", "MT genes", "kept of the cells seen"]]
     for plate in plates:
-        keep = kept_by(plate.metrics, bounds)
+        keep, _ = kept_by(plate.metrics, bounds)
+        if keep.size and 2 * keep.sum() < keep.size:
+            notices.append(f"plate {plate.name} would keep only {keep.mean():.0%} of its cells")
         kept = f"{100 * keep.mean():.1f}%" if keep.size else "-"
         rows.append(
             [
@@ -263,6 +295,8 @@ def _report(
     for plate in plates:
         for notice in plate.notices:
             say(f"{plate.path}: {notice}")
+    for notice in notices:
+        say(notice)
     if mitochondrial(plates) is None:
         say(why_no_bound(plates))
     say(f"{genes.sentence}: genes: {genes.setting}")

@@ -20,8 +20,9 @@ from scatlas.errors import InputError
 from scatlas.io import read_cells
 from scatlas.io.files.local_zarr import open_with_zarr_python
 from scatlas.io.tables.column import Column, ColumnCodes
-from scatlas.workflow.cell_filter import BOUNDS
+from scatlas.workflow.cell_filter import BOUNDS, DEVIATIONS
 from scatlas.workflow.explore import read_markers
+from scatlas.workflow.report import _tables
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -163,6 +164,7 @@ class Results:
     markers: Path | None = None  # markers.tsv, if the config asks for it
     means: Path | None = None  # markers.h5ad
     atlas: Path | None = None  # atlas.zarr, if it has the map of all cells
+    consensus_facts: Path | None = None  # manifest of the step consensus
     left_out: Mapping[str, str] | None = None  # the reasons; None if bad plates stop a run
 
     def __post_init__(self) -> None:
@@ -185,10 +187,16 @@ class Results:
             for facts in ("removed", "thresholds"):
                 summary[facts] = {
                     rule: summary[facts][rule]
-                    for rule in ("filter", *BOUNDS, "doublets")
+                    for rule in ("filter", *BOUNDS, *DEVIATIONS, "doublets")
                     if rule in summary[facts]
                 }
         return summaries
+
+    @cached_property
+    def plate_bounds(self) -> pd.DataFrame | None:
+        """Bounds of the plates or of groups of their cells; None without ``qc.mads``."""
+        has_bounds = all("bounds" in summary for summary in self.qc_summaries.values())
+        return _tables.bounds(self.qc_summaries) if has_bounds else None
 
     @property
     def n_cells(self) -> tuple[int, int]:
@@ -227,6 +235,19 @@ class Results:
             plate: pd.read_parquet(path, columns=["highly_variable"]).query("highly_variable").index
             for plate, path in self.hvg.items()
         }
+
+    @cached_property
+    def too_few_cells(self) -> dict[str, int]:
+        """Kept cells of the plates that do not choose genes."""
+        if self.consensus_facts is None:
+            return {}
+        return dict(json.loads(self.consensus_facts.read_text("utf-8")).get("too_few_cells", {}))
+
+    @property
+    def choosing_genes(self) -> dict[str, pd.Index]:
+        """Highly variable genes of the plates that choose those of the atlas."""
+        genes = self.variable_genes
+        return {plate: genes[plate] for plate in genes if plate not in self.too_few_cells}
 
     @cached_property
     def consensus(self) -> pd.Index:
