@@ -66,19 +66,8 @@ def main(argv: list[str] | None = None) -> None:
             logger.info("too small to choose genes: %s", ", ".join(few) or "no plate")
         voters = [plate for plate in tables if plate not in few]
         min_plates = min_plates_of(args.min_plates, len(voters))
-        if few and min_plates > len(voters):
-            raise InputError(
-                f"{len(voters):,} of {len(tables):,} plates have {args.min_cells:,} kept cells "
-                f"(consensus.min_cells), too few for genes of {min_plates:,} plates: lower "
-                "consensus.min_cells or consensus.min_plates"
-            )
-        table = consensus_genes(
-            tables,
-            n_top_genes=args.n_top_genes,
-            min_plates=min_plates,
-            genes=args.genes,
-            voters=voters,
-        )
+        options = {"n_top_genes": args.n_top_genes, "genes": args.genes, "voters": voters}
+        table = consensus_genes(tables, min_plates=min_plates, **options)
         if args.n_comps is not None and len(table) < args.n_comps:
             raise InputError(
                 f"{len(table)} genes are highly variable on {min_plates} of {len(voters)} "

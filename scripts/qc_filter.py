@@ -55,14 +55,13 @@ def main(argv: list[str] | None = None) -> None:
         keep, removed = qc_filter(obs, source=f"plate {args.plate}", **bounds)
         if qc.mads:
             groups = None if qc.by == "plate" else cell_groups(args.plate, cells, qc.by)
-            keep, taken, of_groups = drop_outliers(
-                obs, keep, mads=qc.mads, groups=groups, limits=bounds
-            )
+            options = {"mads": qc.mads, "groups": groups, "limits": bounds}
+            keep, taken, own_bounds = drop_outliers(obs, keep, **options)
             removed |= taken
             bounds |= dict.fromkeys(taken, f"{qc.mads:g} median absolute deviations")
             bounds["mads_pct_mt"] = "3 median absolute deviations and 8 points"
-            rows = of_groups.replace({np.nan: None}).to_dict("index")
-            facts["bounds"] = [{"group": name, **row} for name, row in rows.items()]
+            rows = own_bounds.reset_index(names="group").astype(object)
+            facts["bounds"] = rows.where(rows.notna(), None).to_dict("records")
         for name in columns_to_mix(args.mixed_by, args.plate):
             check_complete(args.plate, cells, name, keep)
         table = {name: obs[name] for name in METRICS} | {"keep": keep}
@@ -77,7 +76,9 @@ def main(argv: list[str] | None = None) -> None:
             "median_genes": median(obs["n_genes_by_counts"], keep),
         }
         if 2 * keep.sum() < len(keep):
-            say_few_kept(args.plate, keep, removed)
+            taken_by = ", ".join(f"{rule} took {n:,}" for rule, n in removed.items())
+            few = f"{keep.sum():,} of its {len(keep):,} cells"
+            logger.warning("plate %s keeps only %s: %s", args.plate, few, taken_by)
         with atomic_path(args.table) as path:
             write_cells(
                 path,
@@ -104,14 +105,6 @@ def cell_groups(plate: str, cells: Table, name: str) -> pd.Categorical:
             f"write by: plate, or one of {', '.join(cells.columns)}"
         )
     return pd.Categorical(cells.columns[name].take())
-
-
-def say_few_kept(plate: str, keep: np.ndarray, removed: dict[str, int]) -> None:
-    taken = ", ".join(f"{rule} took {n:,}" for rule, n in removed.items() if n)
-    logger.warning(
-        "plate %s keeps only %s of its %s cells (%s): look at the violins of the report",
-        *(plate, f"{keep.sum():,}", f"{len(keep):,}", taken),
-    )
 
 
 def columns_to_mix(mixed_by: dict[str, list[str] | None], plate: str) -> list[str]:

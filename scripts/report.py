@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 from scatlas.workflow import report, script
-from scatlas.workflow.left_out import plates_left_out
 
 
 def options() -> argparse.ArgumentParser:
@@ -50,6 +49,8 @@ def main(argv: list[str] | None = None) -> None:
     # Run times are part of the page, so that its checksum is no fact about the results.
     reports = [args.report, args.figures]
     with script.recorded_run(args, outputs=[], reports=reports) as facts:
+        consensus = json.loads(args.consensus.read_text("utf-8")) if args.consensus else {}
+        skips = args.config["plates"]["on_error"] == "skip"
         results = report.Results(
             qc=script.plate_paths(args.qc),
             summaries=script.plate_paths(args.summaries),
@@ -63,12 +64,8 @@ def main(argv: list[str] | None = None) -> None:
             integrated=args.integrated,
             doublets=script.plate_paths(args.doublets or []),
             manifests=args.manifests,
-            consensus_facts=args.consensus,
-            left_out=(
-                plates_left_out(args.consensus)
-                if args.consensus and args.config["plates"]["on_error"] == "skip"
-                else None
-            ),
+            left_out=dict(consensus.get("left_out", {})) if skips else None,
+            too_few_cells=consensus.get("too_few_cells", {}),
         )
         facts |= report.build(
             results,

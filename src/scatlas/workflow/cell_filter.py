@@ -177,8 +177,8 @@ def drop_outliers(
     table: dict[str, pd.Series] = {}
     for rule, (metric, own) in DEVIATIONS.items():
         values = np.asarray(obs[metric], np.float64)
-        options = {"nmads": mads, "to_sd": 1.0, "mask": keep} | own
-        outside, found = is_outlier(values, groups, **options)
+        options: dict[str, Any] = {"nmads": mads, "to_sd": 1.0, "mask": keep}
+        outside, found = is_outlier(values, groups, **options | own)
         none = found.index[(found["n"] < _MIN_GROUP) | ((found["mad"] == 0) & ("log" in own))]
         found.loc[none, ["lower", "higher"]] = np.nan
         if none.size:

@@ -60,7 +60,8 @@ def consensus_genes(
     if not chosen.any():
         raise InputError(
             f"no gene is highly variable on {min_plates} of {len(tables)} plates (at most "
-            f"{n_plates.max()} agree): lower consensus.min_plates or raise hvg.n_top_genes"
+            f"{n_plates.max()} agree): lower consensus.min_plates or consensus.min_cells, or raise "
+            "hvg.n_top_genes"
         )
     if n_top_genes is not None:
         # Equal scores are ranked in the order of the plate, or of the union.

@@ -56,11 +56,9 @@ def config_text(
     outdir: str,
     place: str | Mapping[str, str],
     n_plates: int,
-    unlike: Sequence[str] = (),
 ) -> str:
     """Text of the config: the keys that depend on the files, each with a comment on what was seen;
-    ``place`` is the value of ``plates``, ``n_plates`` how many these are, and ``unlike`` has the
-    sentences on plates that are unlike the others.
+    ``place`` is the value of ``plates``, and ``n_plates`` how many these are.
     """
     n_cells = sum(plate.n_cells for plate in plates)
     n = f"{n_plates:,} plate{'s' * (n_plates != 1)} with {n_cells:,} cells"
@@ -78,7 +76,7 @@ def config_text(
             *comment(f"{_first_upper(genes.sentence)}."),
             f"genes: {genes.setting}",
             "",
-            *_qc(plates, bounds, unlike),
+            *_qc(plates, bounds),
             *_sizes(n_cells, genes.n_usable),
             "",
         ]
@@ -120,9 +118,7 @@ def _source(plates: Sequence[PlateFacts]) -> list[str]:
     return [*lines, *(["source:", *keys] if keys else []), ""]
 
 
-def _qc(
-    plates: Sequence[PlateFacts], bounds: Mapping[str, int], unlike: Sequence[str]
-) -> list[str]:
+def _qc(plates: Sequence[PlateFacts], bounds: Mapping[str, int]) -> list[str]:
     shares = [100 * (1 - kept_by(p.metrics, bounds)[0].mean()) for p in plates if len(p.metrics)]
     least, most = (min(shares), max(shares)) if shares else (0.0, 0.0)
     n_seen = sum(len(plate.metrics) for plate in plates)
@@ -131,18 +127,17 @@ def _qc(
         "and counts; 3, and at least 8 points, above it for mitochondrial percentages"
     )
     if "mads" in bounds:
-        how = (
-            f"each plate has bounds of its own (mads): {how}. The others are limits for all plates"
-        )
+        how += ". The other bounds are limits for all plates"
+    unlike = ", ".join(unlike_others({plate.name: plate.metrics for plate in plates}))
     lines = [
-        *comment(f"Bounds suggested by {n_seen:,} cells: {how}, the widest of all plates."),
-        *comment(" ".join(f"{text}." for text in unlike)),
         *comment(
-            f"Of these cells they drop {least:.1f}% to {most:.1f}% per plate; init.png shows them. "
-            "Delete a line to drop no cell by it."
+            f"Bounds suggested by {n_seen:,} cells: {how}, the widest of all plates"
+            f"{f' but {unlike} (unlike the others)' if unlike else ''}. Of these cells they "
+            f"drop {least:.1f}% to {most:.1f}% per plate; init.png shows them. Delete a line to "
+            "drop no cell by it."
         ),
         "qc:",
-        *(["  mads: 5", "  by: plate"] if "mads" in bounds else []),
+        *([f"  mads: {N_MADS}", "  by: plate"] if "mads" in bounds else []),
     ]
     for key in ("min_genes", "max_genes", "min_counts", "max_counts"):
         lines += [f"  {key}: {bounds[key]}"] if key in bounds else [f"  # {key}: null"]
@@ -212,8 +207,7 @@ def init(arguments: list[str], config: Path, outdir: str, *, force: bool = False
         if not release:
             cells.add(name, stored_cells(path, facts.counts))
     _check_different(plates)
-    metrics = {plate.name: plate.metrics for plate in plates}
-    unlike = unlike_others(metrics)
+    unlike = unlike_others({plate.name: plate.metrics for plate in plates})
     place: str | dict[str, str] = SHEET
     n_plates, path = len(plates), plates[0].path
     if release:
@@ -222,7 +216,7 @@ def init(arguments: list[str], config: Path, outdir: str, *, force: bool = False
         place, n_plates = {"path": path, "by": "sample"}, len(samples)
         plates[0].notices.append(f"each of its {n_plates} samples is a plate: {', '.join(samples)}")
     bounds = suggest_bounds(
-        [metrics[name] for name in metrics if name not in unlike],
+        [plate.metrics for plate in plates if plate.name not in unlike],
         with_mt=mitochondrial(plates) is not None,
         n_genes=max(plate.n_genes for plate in plates),
         floors=n_plates > 1,
@@ -230,12 +224,13 @@ def init(arguments: list[str], config: Path, outdir: str, *, force: bool = False
     bounds |= {"mads": N_MADS} if n_plates > 1 else {}
     if unfiltered := [plate.min_genes for plate in plates if plate.min_genes]:
         bounds.setdefault("min_genes", min(unfiltered))  # else empty droplets would be kept
-    sentences = [
-        f"plate {name} is unlike the others: {how}: no bound is suggested by its cells"
-        for name, how in unlike.items()
-    ]
-    said = config_text(plates, genes, bounds, outdir, place, n_plates, sentences)
-    texts = {config: said}
+    for plate in plates:
+        if plate.name in unlike:
+            how = f"it is unlike the other plates: {unlike[plate.name]}"
+            plate.notices.append(f"{how}: its cells shape no suggested bound")
+        if (kept := kept_by(plate.metrics, bounds)[0]).size and kept.mean() < 0.5:
+            plate.notices.append(f"only {kept.mean():.0%} of its cells would be kept")
+    texts = {config: config_text(plates, genes, bounds, outdir, place, n_plates)}
     if place == SHEET:
         texts[Path(SHEET)] = sheet_text(plates)
     for file, text in texts.items():
@@ -244,8 +239,6 @@ def init(arguments: list[str], config: Path, outdir: str, *, force: bool = False
     _draw(plates, bounds)
     read_project(config)
     _report(plates, genes, bounds, list(texts))
-    for sentence in sentences:
-        say(sentence)
     for sentence in cells.sentences().values():
         say(sentence)
 
@@ -278,12 +271,9 @@ def _report(
     bounds: dict[str, int],
     written: Sequence[Path],
 ) -> None:
-    notices = []
     rows = [["plate", "cells", "genes", "counts in", "MT genes", "kept of the cells seen"]]
     for plate in plates:
         keep, _ = kept_by(plate.metrics, bounds)
-        if keep.size and 2 * keep.sum() < keep.size:
-            notices.append(f"plate {plate.name} would keep only {keep.mean():.0%} of its cells")
         kept = f"{100 * keep.mean():.1f}%" if keep.size else "-"
         rows.append(
             [
@@ -295,8 +285,6 @@ def _report(
     for plate in plates:
         for notice in plate.notices:
             say(f"{plate.path}: {notice}")
-    for notice in notices:
-        say(notice)
     if mitochondrial(plates) is None:
         say(why_no_bound(plates))
     say(f"{genes.sentence}: genes: {genes.setting}")

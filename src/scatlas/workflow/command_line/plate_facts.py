@@ -160,12 +160,12 @@ def unlike_others(plates: Mapping[str, pd.DataFrame]) -> dict[str, str]:
     found: dict[str, list[str]] = {}
     for name, (genes, spread, mt) in facts.items():
         if genes < _FEW_GENES * usual[0]:
-            found.setdefault(name, []).append(f"{genes:,.0f} genes per cell, not {usual[0]:,.0f}")
+            found.setdefault(name, []).append(f"{genes:,.0f} genes per cell (usual: {usual[0]:,.0f})")
         if spread > _WIDE * usual[1]:
             words = f"numbers of genes that spread {spread / usual[1]:.1f} times as far"
             found.setdefault(name, []).append(words)
         if mt > max(_HIGH_MT * usual[2], usual[2] + _MT_POINTS):
-            words = f"mitochondrial shares up to {mt:.0f}%, not {usual[2]:.0f}%"
+            words = f"mitochondrial shares up to {mt:.0f}% (usual: {usual[2]:.0f}%)"
             found.setdefault(name, []).append(words)
     return {name: ", ".join(words) for name, words in found.items() if 2 * len(found) < len(facts)}
 

@@ -164,7 +164,7 @@ class Results:
     markers: Path | None = None  # markers.tsv, if the config asks for it
     means: Path | None = None  # markers.h5ad
     atlas: Path | None = None  # atlas.zarr, if it has the map of all cells
-    consensus_facts: Path | None = None  # manifest of the step consensus
+    too_few_cells: Mapping[str, int] = field(default_factory=dict)  # plates that choose no genes
     left_out: Mapping[str, str] | None = None  # the reasons; None if bad plates stop a run
 
     def __post_init__(self) -> None:
@@ -236,18 +236,11 @@ class Results:
             for plate, path in self.hvg.items()
         }
 
-    @cached_property
-    def too_few_cells(self) -> dict[str, int]:
-        """Kept cells of the plates that do not choose genes."""
-        if self.consensus_facts is None:
-            return {}
-        return dict(json.loads(self.consensus_facts.read_text("utf-8")).get("too_few_cells", {}))
-
     @property
     def choosing_genes(self) -> dict[str, pd.Index]:
         """Highly variable genes of the plates that choose those of the atlas."""
-        genes = self.variable_genes
-        return {plate: genes[plate] for plate in genes if plate not in self.too_few_cells}
+        plates = self.variable_genes.items()
+        return {plate: genes for plate, genes in plates if plate not in self.too_few_cells}
 
     @cached_property
     def consensus(self) -> pd.Index:
