@@ -104,9 +104,9 @@ def without_doubtful_calls(
 ) -> tuple[DoubletScores, dict[str, str]]:
     """The same without predictions that are noise, and a sentence on each capture in doubt.
 
-    Cells of 3 and 8 simulated cell lines, with no doublets: with 200 or 300 cells of 8 lines 4% to
-    41% were predicted, from 500 cells on 0.4% at most. Of cells of one line, 4% to 75% were at all
-    sizes, which the detectable share of the simulated doublets makes 99% to 325% of all cells.
+    Of simulated cells without doublets, 4% to 41% were predicted among 200 or 300 cells of 8 lines,
+    0.4% at most from 500 cells on. Among 60 to 2,000 cells of one line, 1% to 75% were, which the
+    detectable share of the simulated doublets makes 38% to 325% of all cells.
     """
     predicted, captures, doubts = found.predicted.copy(), dict(found.captures), {}
     expected = wanted.expected_doublet_rate

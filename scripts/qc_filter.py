@@ -101,8 +101,8 @@ def cell_groups(plate: str, cells: Table, name: str) -> pd.Categorical:
     """The group of each cell, with which `qc.mads` compares it."""
     if name not in cells.columns:
         raise InputError(
-            f"plate {plate} has no obs column {name!r}, which qc.by names, and no such label: "
-            f"write by: plate, or one of {', '.join(cells.columns)}"
+            f"plate {plate} has no obs column {name!r}, which qc.by names; it has "
+            f"{', '.join(cells.columns)}"
         )
     return pd.Categorical(cells.columns[name].take())
 

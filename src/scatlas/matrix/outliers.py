@@ -66,10 +66,10 @@ def is_outlier(
     import pandas as pd
 
     values = np.asarray(values, np.float64)
-    given = {"groups": groups, "mask": mask}
-    for option, entries in given.items():
-        if entries is not None and len(entries) != values.size:  # type: ignore[arg-type]
-            raise InputError(f"{option} must have {values.size:,} entries, one for each value")
+    for option, given in {"groups": groups, "mask": mask}.items():
+        if given is not None and (n_given := np.shape(given)[0]) != values.size:
+            msg = f"{option} has {n_given:,} entries for {values.size:,} values"
+            raise InputError(f"{msg}: give one for each value")
     back: Any = {"log2": np.exp2, "log1p": np.expm1}.get(log or "", np.asarray)
     with np.errstate(divide="ignore", invalid="ignore"):
         scaled = getattr(np, log)(values) if log else values

@@ -69,5 +69,5 @@ def test_one_cell_is_no_outlier_and_cells_without_a_group_have_no_bounds() -> No
     assert found.tolist() == [False] * 4 + [True, False, False]
     assert bounds.loc["one", ["lower", "higher", "mad", "n"]].tolist() == [1e6, 1e6, 0, 1]
     assert bounds.loc["empty"].isna().tolist() == [True] * 4 + [False]
-    with pytest.raises(InputError, match="groups must have 2 entries, one for each value"):
+    with pytest.raises(InputError, match="groups has 1 entries for 2 values: give one"):
         is_outlier([1, 2], ["a"])

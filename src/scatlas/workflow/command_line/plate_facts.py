@@ -160,7 +160,9 @@ def unlike_others(plates: Mapping[str, pd.DataFrame]) -> dict[str, str]:
     found: dict[str, list[str]] = {}
     for name, (genes, spread, mt) in facts.items():
         if genes < _FEW_GENES * usual[0]:
-            found.setdefault(name, []).append(f"{genes:,.0f} genes per cell (usual: {usual[0]:,.0f})")
+            found.setdefault(name, []).append(
+                f"{genes:,.0f} genes per cell (usual: {usual[0]:,.0f})"
+            )
         if spread > _WIDE * usual[1]:
             words = f"numbers of genes that spread {spread / usual[1]:.1f} times as far"
             found.setdefault(name, []).append(words)
