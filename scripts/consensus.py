@@ -1,10 +1,12 @@
-"""Choose the consensus genes: those that are highly variable on most plates."""
+"""Choose the consensus genes: those that are highly variable on the largest number of plates."""
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import pandas as pd
 
@@ -15,6 +17,11 @@ from scatlas.workflow import script
 from scatlas.workflow.config import min_plates_of
 from scatlas.workflow.consensus import consensus_genes, plates_with_other_genes
 from scatlas.workflow.left_out import left_out, sentences
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+logger = logging.getLogger("scatlas")
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -33,7 +40,11 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--manifests",
         type=Path,
-        help="folder with {plate}.json of the step hvg: leave bad plates out",
+        help="folder with {plate}.json of the step hvg: numbers of cells, bad plates",
+    )
+    parser.add_argument("--leave-out", action="store_true", help="leave bad plates out")
+    parser.add_argument(
+        "--min-cells", type=int, default=0, help="plates with fewer cells do not choose genes"
     )
     parser.add_argument("--genes", choices=get_args(GeneRule), default="same")
     # From the environment: a change of pca.n_comps must not rerun this step.
@@ -47,24 +58,38 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--table", type=Path, required=True, help="consensus.parquet to write")
     args = parser.parse_args(argv)
     with script.recorded_run(args, outputs=[args.list, args.table]) as facts:
-        tables, missing = read_tables(script.plate_paths(args.hvg), args.manifests, args.genes)
-        min_plates = min_plates_of(args.min_plates, len(tables))
-        table = consensus_genes(
-            tables, n_top_genes=args.n_top_genes, min_plates=min_plates, genes=args.genes
-        )
+        bad = args.manifests if args.leave_out else None
+        tables, missing = read_tables(script.plate_paths(args.hvg), bad, args.genes)
+        few = {}
+        if args.min_cells:
+            few = plates_of_few_cells(tables, args.manifests, args.min_cells)
+            logger.info("too small to choose genes: %s", ", ".join(few) or "no plate")
+        voters = [plate for plate in tables if plate not in few]
+        min_plates = min_plates_of(args.min_plates, len(voters))
+        options = {"n_top_genes": args.n_top_genes, "genes": args.genes, "voters": voters}
+        table = consensus_genes(tables, min_plates=min_plates, **options)
         if args.n_comps is not None and len(table) < args.n_comps:
             raise InputError(
-                f"{len(table)} genes are highly variable on {min_plates} of {len(tables)} "
+                f"{len(table)} genes are highly variable on {min_plates} of {len(voters)} "
                 f"plates, too few for pca.n_comps ({args.n_comps}): compute fewer components, "
                 "lower consensus.min_plates or raise hvg.n_top_genes"
             )
         facts |= {"n_plates": len(tables), "n_genes": len(table)}
         facts |= {"left_out": missing} if missing else {}
+        facts |= {"too_few_cells": few} if few else {}
         # Names alone: plates rerun only when this list changes.
         with atomic_path(args.list) as path:
             table.index.to_frame().to_csv(path, sep="\t", index=False)
         with atomic_path(args.table) as path:
             table.to_parquet(path)
+
+
+def plates_of_few_cells(plates: Iterable[str], manifests: Path, min_cells: int) -> dict[str, int]:
+    """Plates with fewer kept cells, and how many these are; none if that are all plates."""
+    manifest = {plate: (manifests / f"{plate}.json").read_text("utf-8") for plate in plates}
+    n_cells = {plate: json.loads(text)["n_cells"] for plate, text in manifest.items()}
+    few = {plate: n for plate, n in n_cells.items() if n < min_cells}
+    return few if len(few) < len(n_cells) else {}
 
 
 def number_or_share(text: str) -> int | str:

@@ -76,7 +76,7 @@ def main(argv: list[str] | None = None) -> None:
             table = hvg_of_counts(x, names, size_factors_by_row(cells, x.shape[0]), **options)
         table = table.drop(columns=["mean_bin", "gene_name"], errors="ignore")
         table.index = pd.Index(names, name="gene")
-        facts |= {"plate": args.plate, "n_genes": len(table)}
+        facts |= {"plate": args.plate, "n_cells": len(cells), "n_genes": len(table)}
         facts["n_highly_variable"] = int(table["highly_variable"].sum())
         with atomic_path(args.table) as path:
             # A dictionary of values that are all different would cost time and space.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,13 +15,16 @@ from scatlas.errors import InputError
 from scatlas.io import METRICS, atomic_path, open_tables, write_cells, write_json
 from scatlas.io.tables.genes import why_bound_cannot_act
 from scatlas.workflow import script
-from scatlas.workflow.cell_filter import mitochondrial_bound, qc_filter
+from scatlas.workflow.cell_filter import BOUNDS, drop_outliers, mitochondrial_bound, qc_filter
 from scatlas.workflow.config.cli_options import add_sections, read_section
 from scatlas.workflow.config.plate_sections import QC
 from scatlas.workflow.config.values import query_columns
 
 if TYPE_CHECKING:
     from scatlas.io.tables.table import Table
+
+
+logger = logging.getLogger("scatlas")
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -47,9 +51,17 @@ def main(argv: list[str] | None = None) -> None:
     ):
         check_bound(args.plate, genes, qc)
         obs = cells.for_query(wanted)
-        genes_only = {"mt_prefix", "gene_names", "min_cells", "drop_rare_genes"}
-        bounds = qc.model_dump(exclude=genes_only)
+        bounds = {rule: getattr(qc, rule) for rule in ("filter", *BOUNDS)}
         keep, removed = qc_filter(obs, source=f"plate {args.plate}", **bounds)
+        if qc.mads:
+            groups = None if qc.by == "plate" else cell_groups(args.plate, cells, qc.by)
+            options = {"mads": qc.mads, "groups": groups, "limits": bounds}
+            keep, taken, own_bounds = drop_outliers(obs, keep, **options)
+            removed |= taken
+            bounds |= dict.fromkeys(taken, f"{qc.mads:g} median absolute deviations")
+            bounds["mads_pct_mt"] = "3 median absolute deviations and 8 points"
+            rows = own_bounds.reset_index(names="group").astype(object)
+            facts["bounds"] = rows.where(rows.notna(), None).to_dict("records")
         for name in columns_to_mix(args.mixed_by, args.plate):
             check_complete(args.plate, cells, name, keep)
         table = {name: obs[name] for name in METRICS} | {"keep": keep}
@@ -63,6 +75,10 @@ def main(argv: list[str] | None = None) -> None:
             "median_counts": median(obs["total_counts"], keep),
             "median_genes": median(obs["n_genes_by_counts"], keep),
         }
+        if 2 * keep.sum() < len(keep):
+            taken_by = ", ".join(f"{rule} took {n:,}" for rule, n in removed.items())
+            few = f"{keep.sum():,} of its {len(keep):,} cells"
+            logger.warning("plate %s keeps only %s: %s", args.plate, few, taken_by)
         with atomic_path(args.table) as path:
             write_cells(
                 path,
@@ -79,6 +95,16 @@ def check_bound(plate: str, genes: Table, qc: QC) -> None:
     if bound and not genes.columns["mt"].take().any():
         why = why_bound_cannot_act(genes, qc.mt_prefix, qc.gene_names, bound)
         raise InputError(f"plate {plate}: {why}")
+
+
+def cell_groups(plate: str, cells: Table, name: str) -> pd.Categorical:
+    """The group of each cell, with which `qc.mads` compares it."""
+    if name not in cells.columns:
+        raise InputError(
+            f"plate {plate} has no obs column {name!r}, which qc.by names; it has "
+            f"{', '.join(cells.columns)}"
+        )
+    return pd.Categorical(cells.columns[name].take())
 
 
 def columns_to_mix(mixed_by: dict[str, list[str] | None], plate: str) -> list[str]:

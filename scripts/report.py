@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 from scatlas.workflow import report, script
-from scatlas.workflow.left_out import plates_left_out
 
 
 def options() -> argparse.ArgumentParser:
@@ -29,9 +28,7 @@ def options() -> argparse.ArgumentParser:
         "--doublets", nargs="+", metavar="PLATE=PATH", help="doublets.json of each plate, if any"
     )
     parser.add_argument("--genes", type=Path, required=True, help="consensus_genes.tsv")
-    parser.add_argument(
-        "--consensus", type=Path, help="manifest of consensus, if bad plates are left out"
-    )
+    parser.add_argument("--consensus", type=Path, help="manifest of consensus")
     parser.add_argument("--pca", type=Path, required=True, help="pca.zarr")
     parser.add_argument("--umap", type=Path, required=True, help="umap.h5ad")
     parser.add_argument("--atlas", type=Path, help="atlas.zarr, if it has the map of all cells")
@@ -52,6 +49,8 @@ def main(argv: list[str] | None = None) -> None:
     # Run times are part of the page, so that its checksum is no fact about the results.
     reports = [args.report, args.figures]
     with script.recorded_run(args, outputs=[], reports=reports) as facts:
+        consensus = json.loads(args.consensus.read_text("utf-8")) if args.consensus else {}
+        skips = args.config["plates"]["on_error"] == "skip"
         results = report.Results(
             qc=script.plate_paths(args.qc),
             summaries=script.plate_paths(args.summaries),
@@ -65,7 +64,8 @@ def main(argv: list[str] | None = None) -> None:
             integrated=args.integrated,
             doublets=script.plate_paths(args.doublets or []),
             manifests=args.manifests,
-            left_out=plates_left_out(args.consensus) if args.consensus else None,
+            left_out=dict(consensus.get("left_out", {})) if skips else None,
+            too_few_cells=consensus.get("too_few_cells", {}),
         )
         facts |= report.build(
             results,

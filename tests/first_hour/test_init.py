@@ -22,7 +22,12 @@ import yaml
 from scatlas.datasets import simulate_plate, write_plate
 from scatlas.workflow.command_line import COMMON_KEYS, JSON_KEYS
 from scatlas.workflow.command_line.main import main
-from scatlas.workflow.command_line.plate_facts import kept_by, read_facts, suggest_bounds
+from scatlas.workflow.command_line.plate_facts import (
+    kept_by,
+    read_facts,
+    suggest_bounds,
+    unlike_others,
+)
 from scatlas.workflow.config.loading import load
 from scatlas.workflow.config.plate_sheet import read_plates
 from tests.unit.io.test_text_matrices import split_pipe, write
@@ -269,33 +274,81 @@ def test_cells_of_another_plate_are_named(command: Command) -> None:
     assert told["same_cells"] == [{"message": sentence, "plate": "good"}]
 
 
+def metrics(
+    middle: float, sd: float, *, pct: float = 9, n: int = 4000, broken: float = 0.02
+) -> pd.DataFrame:
+    """Metrics of a run's cells; the broken ones have few genes and are half mitochondrial."""
+    rng = np.random.default_rng(n)
+    is_broken = rng.random(n) < broken
+    genes = np.expm1(np.where(is_broken, rng.normal(3.5, 0.8, n), rng.normal(middle, sd, n)))
+    mt = np.where(is_broken, rng.uniform(20, 95, n), rng.normal(pct, 1.5, n))
+    names = ["total_counts", "n_genes_by_counts", "pct_counts_mt"]
+    return pd.DataFrame(dict(zip(names, (genes * 3, genes, mt), strict=True)))
+
+
 def test_bounds_are_those_of_the_widest_plate() -> None:
-    rng = np.random.default_rng(0)
-
-    def metrics(middle: float, sd: float) -> pd.DataFrame:
-        values = np.expm1(rng.normal(middle, sd, 4000))
-        return pd.DataFrame(
-            {
-                "total_counts": values * 3,
-                "n_genes_by_counts": values,
-                "pct_counts_mt": rng.normal(9, 1.5, 4000),
-            }
-        )
-
-    deep, shallow = metrics(8, 0.3), metrics(7, 0.2)
-    bounds = suggest_bounds([deep, shallow], with_mt=True)
-    # Three standard deviations: exp(7 - 0.6) and exp(8 + 0.9).
-    assert bounds["min_genes"] == pytest.approx(np.exp(6.4), rel=0.05)
-    assert bounds["max_genes"] == pytest.approx(np.exp(8.9), rel=0.05)
-    assert bounds["max_pct_mt"] == 14  # 9 + 3 x 1.5 = 13.5
-    assert kept_by(deep, bounds).mean() > 0.98
-    assert "max_pct_mt" not in suggest_bounds([deep], with_mt=False)
-    # Without a spread there is no bound, also not on the other plates.
+    deep, shallow = metrics(8, 0.3, broken=0), metrics(7, 0.2, broken=0)
+    options = {"with_mt": True, "n_genes": 20_000}
+    bounds = suggest_bounds([deep, shallow], **options)
+    # Five deviations are 3.37 standard deviations: exp(7 - 0.67) and exp(8 + 1.01).
+    assert bounds["min_genes"] == pytest.approx(np.exp(6.33), rel=0.05)
+    assert bounds["max_genes"] == pytest.approx(np.exp(9.01), rel=0.05)
+    assert bounds["max_pct_mt"] == 17  # 8 points above 9
+    assert kept_by(deep, bounds)[0].mean() > 0.98
+    # Above the genes of the files it could not act.
+    assert "max_genes" not in suggest_bounds([deep], with_mt=True, n_genes=6_000)
+    floors = suggest_bounds([deep, shallow], **options, floors=True)
+    assert set(floors) == {"min_genes", "min_counts", "max_pct_mt"}
+    assert "max_pct_mt" not in suggest_bounds([deep], with_mt=False, n_genes=20_000)
+    # Without a spread there is no bound.
     flat = deep.assign(n_genes_by_counts=1200, pct_counts_mt=0)
-    assert set(suggest_bounds([deep, flat], with_mt=True)) == {
-        *("min_counts", "max_counts", "max_pct_mt")
-    }
-    assert suggest_bounds([flat], with_mt=True)["max_pct_mt"] == 5
+    assert suggest_bounds([deep, flat], **options) == suggest_bounds([deep], **options)
+    assert set(suggest_bounds([flat], **options)) == {"min_counts", "max_counts", "max_pct_mt"}
+
+
+def test_a_damaged_run_and_a_tiny_one_shape_no_bound() -> None:
+    runs = {f"r{i}": metrics(7.5 + 0.1 * i, 0.35, n=3000 + i) for i in range(4)}
+    options = {"with_mt": True, "n_genes": 20_000, "floors": True}
+    wanted = suggest_bounds(runs.values(), **options)
+    six = {**runs, "bad": metrics(7.6, 0.4, broken=0.6), "tiny": metrics(7.6, 0.9, n=60)}
+    named = unlike_others(six)
+    assert list(named) == ["bad"]
+    assert "genes per cell (usual: 1,9" in named["bad"]
+    assert "mitochondrial shares up to 100% (usual: 17%)" in named["bad"]
+    found = suggest_bounds([run for name, run in six.items() if name not in named], **options)
+    assert found == wanted
+    keep, bounds = kept_by(six["bad"], found | {"mads": 5})
+    assert keep.mean() < 0.42
+    assert bounds.loc["all", "max_pct_mt"] <= 17
+    # Sequenced three times as deeply: other cells, but no damaged ones.
+    assert unlike_others({**runs, "deep": metrics(8.8, 0.4), "tiny": six["tiny"]}) == {}
+    # Two plates have no majority, nor have two of each kind.
+    assert unlike_others({"r1": runs["r1"], "bad": six["bad"]}) == {}
+    assert [*unlike_others({"r1": runs["r1"], "r2": runs["r2"], "bad": six["bad"]})] == ["bad"]
+    assert unlike_others(dict.fromkeys("ab", runs["r1"]) | dict.fromkeys("cd", six["bad"])) == {}
+
+
+def test_several_plates_get_bounds_of_their_own(command: Command) -> None:
+    bad = plate(3)
+    mt = bad.var_names.str.startswith("MT-")
+    broken = np.arange(bad.n_obs) % 5 > 1
+    counts = bad.X.toarray()
+    counts[np.ix_(broken, ~mt)] *= (
+        np.random.default_rng(0).random((broken.sum(), (~mt).sum())) < 0.05
+    )
+    bad.X = sp.csr_matrix(counts)
+    save(p1=plate(1), p2=plate(2), p3=bad, p4=plate(4))
+    said = command("init", "p1.h5ad", "p2.h5ad", "p3.h5ad", "p4.h5ad")
+    assert "p3.h5ad: it is unlike the other plates: " in said
+    assert re.search(r"p3.h5ad: only [34]\d% of its cells would be kept", said)
+    qc = seen()[0]["qc"]
+    assert (qc["mads"], qc["by"]) == (5, "plate")
+    assert not {"max_genes", "max_counts"} & set(qc)
+    assert "the widest of all plates but p3 (unlike the others)" in " ".join(
+        Path("atlas.yaml").read_text().replace("# ", "").split()
+    )
+    command("init", "p1.h5ad", "--force")
+    assert "mads" not in seen()[0]["qc"]
 
 
 def test_nothing_is_replaced_without_force(command: Command, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from tests.workflow.runs import Project
 pytestmark = pytest.mark.workflow
 
 N_DOUBLETS = 25
-OPTIONS = {"doublets": {"expected_doublet_rate": 0.08, "by": "lane"}}
+OPTIONS = {"doublets": {"expected_doublet_rate": 0.08, "by": "lane", "min_cells": 100}}
 
 
 def with_doublets(number: int) -> ad.AnnData:

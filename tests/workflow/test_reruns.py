@@ -116,6 +116,17 @@ def test_changed_qc_bounds_do_not_load_again(copy: Project):
     planned = copy.run("consensus", "--dry-run").stdout
     jobs = re.findall(r"^(load|qc_filter|hvg) +(\d+)$", planned, re.MULTILINE)
     assert set(jobs) == {("qc_filter", "3"), ("hvg", "3")}
+    # A column of the plate sheet groups all cells of a plate.
+    copy.change(qc=CONFIG["qc"] | {"mads": 5, "by": "donor"})
+    done = copy.run("results/plates/p1/hvg.parquet")
+    assert done.returncode == 0, done.stdout
+    summary = json.loads((copy.results / "plates/p1/qc_summary.json").read_text())
+    assert [bounds["group"] for bounds in summary["bounds"]] == ["all"]
+    assert summary["removed"]["mads_pct_mt"] > 0
+    assert (
+        json.loads((copy.results / "manifests/hvg/p1.json").read_text())["n_cells"]
+        == (summary["n_kept"])
+    )
 
 
 def test_a_bound_on_genes_that_are_called_by_ids_names_the_column_to_set(

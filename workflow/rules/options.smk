@@ -133,6 +133,13 @@ def shown(name, category, label, when=True):
     )
 
 
+def qc_option(wildcards):
+    """Section qc of a plate; a column of the sheet has one value, which groups all its cells."""
+    is_label = bool(PLATES[wildcards.plate].labels.get(CONFIG.qc.by))
+    by = "plate" if is_label else CONFIG.qc.by
+    return sections_option(qc=CONFIG.qc.model_copy(update={"by": by}))
+
+
 def rare_gene_counts(wildcards):
     """RARE_GENE_OPTION with the store of the counts, which normalize does not need otherwise."""
     store = of_plate("--store", "counts.zarr")(wildcards)
@@ -154,17 +161,18 @@ def plate_labels(wildcards):
 
 
 def consensus_options():
-    """How many genes consensus takes, on how many plates they must be variable, and where it reads
-    which plates are left out."""
-    n_genes = CONFIG.consensus.n_top_genes_of(CONFIG.hvg)
-    top = ["--n-top-genes", str(n_genes)] if n_genes else []
-    if not CONFIG.plates.skips:
-        at_least = [str(CONFIG.consensus.min_plates_of(len(PLATES)))]
-        return shlex.join([*top, "--min-plates", *at_least])
-    # A share is one of the plates that are left.
-    at_least = map(str, CONFIG.consensus.min_plates_entries)
-    manifests = with_prefix(f"{OUT}/manifests/hvg")
-    return shlex.join([*top, "--min-plates", *at_least, "--manifests", manifests])
+    """How many genes consensus takes, of plates with how many cells, on how many of them genes must
+    be variable, and where it reads which plates are small or left out."""
+    n_genes, wanted = CONFIG.consensus.n_top_genes_of(CONFIG.hvg), CONFIG.consensus
+    return shlex.join(
+        [
+            *(["--n-top-genes", str(n_genes)] if n_genes else []),
+            *["--min-plates", *map(str, wanted.min_plates_entries)],
+            *["--min-cells", str(wanted.min_cells)],
+            *["--manifests", with_prefix(f"{OUT}/manifests/hvg")],
+            *(["--leave-out"] if CONFIG.plates.skips else []),
+        ]
+    )
 
 
 def clusters_option():
@@ -186,7 +194,7 @@ def report_options(wildcards):
     doublets = each(f"{OUT}/plates/{{plate}}/doublets.json", options=True)
     words = [
         shlex.join(["--doublets", *doublets(wildcards)]) if CONFIG.doublets else "",
-        result("--consensus", "manifests/consensus.json", CONFIG.plates.skips),
+        result("--consensus", "manifests/consensus.json"),
         result("--atlas", "atlas.zarr", CONFIG.maps_all_cells),
         MARKERS_OPTION,
         result("--means", "markers.h5ad", CONFIG.markers.by),

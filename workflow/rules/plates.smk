@@ -71,7 +71,7 @@ rule qc_filter:
     resources:
         **requests("qc_filter", "small_plates"),
     params:
-        options=sections(qc=CONFIG.qc),
+        options=qc_option,
         code=code("qc_filter"),
         store=subpath(input.store, parent=True),
     message:

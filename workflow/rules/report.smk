@@ -14,7 +14,7 @@ rule report:
         cells=ancient(each(f"{OUT}/plates/{{plate}}/{KEPT_CELLS}")),
         summaries=ancient(each(f"{OUT}/plates/{{plate}}/{KEPT_CELLS_SUMMARY}")),
         tables=ancient(each(f"{OUT}/plates/{{plate}}/hvg.parquet")),
-        consensus=[f"{OUT}/manifests/consensus.json"] if CONFIG.plates.skips else [],
+        consensus=f"{OUT}/manifests/consensus.json",
         pca_store=ancient(rules.pca.output.pca),
         umap_file=ancient(rules.embedding.output.embedding),
         atlas_manifest=[rules.atlas.output.manifest] if CONFIG.maps_all_cells else [],
@@ -54,6 +54,9 @@ rule report:
             "left_out.tsv", "Cells", "Plates left out (table)", CONFIG.plates.skips
         ),
         thresholds=shown("thresholds.tsv", "Cells", "Bounds (table)"),
+        bounds=shown(
+            "bounds.tsv", "Cells", "Bounds of each plate (table)", CONFIG.qc.mads
+        ),
         consensus=shown("consensus.tsv", "Genes", "Consensus (table)"),
         pca=shown("pca.tsv", "Components", "Variance explained (table)"),
         cluster_shares=shown(

@@ -46,7 +46,10 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 @styled
 def qc_violins(
-    tables: Mapping[str, pd.DataFrame], thresholds: Mapping[str, float | None]
+    tables: Mapping[str, pd.DataFrame],
+    thresholds: Mapping[str, float | None],
+    *,
+    by_plate: pd.DataFrame | None = None,
 ) -> Figure:
     """Counts, genes and mitochondrial share of each plate's cells, with the bounds drawn.
 
@@ -65,6 +68,9 @@ def qc_violins(
     thresholds
         ``min_counts``, ``max_counts``, ``min_genes``, ``max_genes``, ``max_pct_mt``; those that are
         missing or None are not drawn.
+    by_plate
+        The same bounds of single plates in columns, with plates as the index: a dash across the
+        violin. A plate may have several rows, for groups of its cells; NaN is not drawn.
 
     Raises
     ------
@@ -81,14 +87,21 @@ def qc_violins(
         bounds = {"min": thresholds.get(low) if low else None, "max": thresholds.get(high)}
         drawn = {word: float(_as_drawn(b, log)) for word, b in bounds.items() if b is not None}
         shown = [plate[column].kept if many else plate[column].ends for plate in seen.values()]
-        bottom, top = _limits(shown, drawn.values(), log)
+        own = _own_bounds(by_plate, (low, high), log)
+        bottom, top = _limits(shown, [*drawn.values(), *(bound for _, bound in own)], log)
+        centres = {name: i for i, name in enumerate(seen)}
         if many:
-            _bands(ax, list(seen), [plate[column].kept for plate in seen.values()])
+            centres = _bands(ax, list(seen), [plate[column].kept for plate in seen.values()])
         else:
             for i, plate in enumerate(seen.values()):
                 draw_middle(ax, i, plate[column].kept)
         for word, at in drawn.items():
             _bound(ax, at, bottom if word == "min" else top, f"{word} {bounds[word]:,g}")
+        half = 0.5 if many else _HALF_WIDTH
+        for name, bound in own:
+            if name in centres:
+                ends = [centres[name] - half, centres[name] + half]
+                ax.plot(ends, [bound, bound], color=ORANGE, linewidth=1.2, solid_capstyle="butt")
         ax.set_ylim(bottom, top)
         ax.set_ylabel(label)
         if log:
@@ -117,6 +130,16 @@ def qc_violins(
 def _check_plates(plates: Mapping[str, Any]) -> None:
     if not plates:
         raise InputError("there is no plate to draw: give a table for at least one")
+
+
+def _own_bounds(
+    by_plate: pd.DataFrame | None, names: tuple[str | None, str], log: bool
+) -> list[tuple[str, float]]:
+    """Plate and height of each dash."""
+    if by_plate is None:
+        return []
+    values = [by_plate[name].dropna() for name in names if name in by_plate]
+    return [(plate, float(_as_drawn(v, log))) for row in values for plate, v in row.items()]
 
 
 def _as_drawn(values: Any, log: bool) -> np.ndarray:
@@ -183,11 +206,11 @@ def half_violin(
     ax.fill_betweenx(centres, at, at + side * width, color=colour, linewidth=0)
 
 
-def _bands(ax: Axes, names: list[str], quantiles: list[tuple[float, ...]]) -> None:
-    """Quantiles of the cells kept of each plate, plates sorted by their median."""
+def _bands(ax: Axes, names: list[str], quantiles: list[tuple[float, ...]]) -> dict[str, int]:
+    """Quantiles of the cells kept of each plate, plates sorted by their median; their x."""
     filled = [i for i, plate in enumerate(quantiles) if plate]
     if not filled:
-        return
+        return {}
     values = np.array([quantiles[i] for i in filled])
     order = np.argsort(values[:, 2], kind="stable")
     low, lower, middle, upper, high = values[order].T
@@ -202,6 +225,7 @@ def _bands(ax: Axes, names: list[str], quantiles: list[tuple[float, ...]]) -> No
     for level, i in [*enumerate(below), *enumerate(reversed([i for i in named if i not in below]))]:
         side = 1 if i in below else -1
         name_plate(ax, short[filled[i]], (rank[i] + 1, values[i, 2]), side, level)
+    return {names[filled[i]]: int(rank[i]) + 1 for i in range(len(filled))}
 
 
 def draw_middle(ax: Axes, at: int, quantiles: tuple[float, ...]) -> None:

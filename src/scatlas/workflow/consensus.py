@@ -11,7 +11,7 @@ from scatlas.columns import common_genes, first_difference
 from scatlas.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from scatlas.columns import GeneRule
 
@@ -27,15 +27,18 @@ def consensus_genes(
     n_top_genes: int | None = None,
     min_plates: int = 1,
     genes: GeneRule = "same",
+    voters: Collection[str] | None = None,
 ) -> pd.DataFrame:
     """Genes that are highly variable on at least ``min_plates``, in the first plate's order, with
     the number of these plates, whether they are all, and the means over plates of the numbers of
     their tables (:func:`scatlas.pp.highly_variable_genes`), named as by scanpy's ``batch_key``.
-    With ``genes="union"`` a plate that lacks a gene is one where no cell expresses it.
+    With ``genes="union"`` a plate that lacks a gene is one where no cell expresses it. Only plates
+    among ``voters`` (None: all) count; the others add their genes to the order alone.
 
-    The ``n_top_genes`` first are on most plates, then of best median rank on these, then first in
-    order, as :func:`scanpy.pp.highly_variable_genes` ranks them for seurat_v3_paper with
-    ``batch_key``. The published 100M-cell notebook orders genes by the hash of a set.
+    The ``n_top_genes`` first are on the largest number of plates, then of best median rank on
+    these, then first in order, as :func:`scanpy.pp.highly_variable_genes` ranks them for
+    seurat_v3_paper with ``batch_key``. The published 100M-cell notebook orders genes by the hash of
+    a set.
     """
     first, *others = tables
     order = common_genes([table.index for table in tables.values()], genes)
@@ -50,13 +53,15 @@ def consensus_genes(
     if order.empty:
         msg = "the plates have no gene in common: are their genes named alike (symbols, Ensembl)?"
         raise InputError(msg)
+    tables = {name: tables[name] for name in tables if voters is None or name in voters}
     aligned = [table if genes == "same" else _align(table, order) for table in tables.values()]
     n_plates = np.sum([table["highly_variable"].to_numpy(bool) for table in aligned], axis=0)
     chosen = n_plates >= min_plates
     if not chosen.any():
         raise InputError(
             f"no gene is highly variable on {min_plates} of {len(tables)} plates (at most "
-            f"{n_plates.max()} agree): lower consensus.min_plates or raise hvg.n_top_genes"
+            f"{n_plates.max()} agree): lower consensus.min_plates or consensus.min_cells, or raise "
+            "hvg.n_top_genes"
         )
     if n_top_genes is not None:
         # Equal scores are ranked in the order of the plate, or of the union.
@@ -73,7 +78,7 @@ def consensus_genes(
         },
         index=pd.Index(order, name="gene"),
     )
-    for column in tables[first].columns.intersection(_AVERAGED, sort=False):
+    for column in next(iter(tables.values())).columns.intersection(_AVERAGED, sort=False):
         # A gene without a value on some plates has the mean of the others, or none.
         values = pd.DataFrame(dict(enumerate(t[column].to_numpy() for t in aligned)))
         table[column] = values.mean(axis=1).to_numpy()

@@ -57,6 +57,8 @@ def kept_cells(config: Config) -> dict[str, Any]:
         return {"unknown": f"hvg.flavor {flavor} needs more than the moments of the counts' shares"}
     if config.drops_doublets:
         return {"unknown": "doublets.filter drops cells later"}
+    if qc.mads:
+        return {"unknown": "qc.mads compares the cells of a plate when all are known"}
     if qc.drop_rare_genes:
         return {"unknown": "qc.drop_rare_genes changes the totals of the cells later"}
     return {"bounds": qc.model_dump()}

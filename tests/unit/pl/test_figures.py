@@ -181,6 +181,26 @@ def test_violins_show_bounds_and_all_plates(n_plates: int) -> None:
         assert len(ax.collections) == 2 * n_plates
 
 
+@pytest.mark.parametrize("n_plates", [2, 31])
+def test_bounds_of_single_plates_are_dashes(n_plates: int) -> None:
+    tables = {f"plate{i}": qc_table(200, i) for i in range(n_plates)}
+    own = pd.DataFrame({"min_genes": [90, 150.0], "max_pct_mt": [np.nan, 12]}, ["plate0", "plate1"])
+    _, genes, mt = pl.qc_violins(tables, {"min_genes": 60}, by_plate=own).axes
+    dashes = {
+        ax: [
+            line
+            for line in ax.lines
+            if line.get_color() == "#d55e00" and line.get_linestyle() == "-"
+        ]
+        for ax in (genes, mt)
+    }
+    assert [10 ** line.get_ydata()[0] for line in dashes[genes]] == pytest.approx([90, 150])
+    assert [line.get_ydata()[0] for line in dashes[mt]] == [12]
+    if n_plates == 2:
+        assert [np.mean(line.get_xdata()) for line in dashes[genes]] == [0, 1]
+    assert genes.get_ylim()[0] < np.log10(60)
+
+
 def test_violin_is_as_wide_where_the_cells_are() -> None:
     table = qc_table(4000, 0)
     figure = pl.qc_violins({"a": table}, {})

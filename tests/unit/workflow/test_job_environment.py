@@ -47,6 +47,7 @@ def test_columns_that_plates_need_to_be_mixed(config, columns):
         ({"hvg": {"flavor": "seurat_v3"}}, "hvg.flavor seurat_v3"),
         ({"doublets": {"filter": True}}, "doublets.filter"),
         ({"qc": {"drop_rare_genes": 3}}, "qc.drop_rare_genes"),
+        ({"qc": {"mads": 5}}, "qc.mads compares"),
         ({"doublets": {}, "qc": {"min_cells": 3}, "normalize": {"target_sum": 5}}, None),
     ],
 )

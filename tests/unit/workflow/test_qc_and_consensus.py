@@ -16,7 +16,14 @@ import scatlas.io.tables.column as columns
 from scatlas.errors import InputError
 from scatlas.io import METRICS, CsrWriter
 from scatlas.io.tables.cell_parquet import kept_names, read_cells, write_cells
-from scatlas.workflow.cell_filter import BOUNDS, evaluate_filter, frequent_genes, qc_filter
+from scatlas.workflow.cell_filter import (
+    BOUNDS,
+    DEVIATIONS,
+    drop_outliers,
+    evaluate_filter,
+    frequent_genes,
+    qc_filter,
+)
 from scatlas.workflow.consensus import consensus_genes
 
 
@@ -91,6 +98,72 @@ def test_no_cell_left_names_the_rules(obs):
         qc_filter(obs, source="p", min_genes=50, max_genes=49)
 
 
+@pytest.fixture
+def cells() -> pd.DataFrame:
+    """Two samples with their own depth, poor cells, an empty one, and a sample of three cells."""
+    rng = np.random.default_rng(0)
+    depth = np.repeat([7.0, 9.0], 400)
+    depth[::40], depth[1::400] = 3, 13
+    counts = np.round(np.exp(rng.normal(depth, 0.2)))
+    pct = np.clip(rng.normal(np.repeat([3.0, 20.0], 400), 1), 0, 100)
+    pct[5::100] += 40
+    obs = pd.DataFrame({"total_counts": counts, "n_genes_by_counts": counts // 3})
+    obs["pct_counts_mt"], obs["sample"] = (
+        pct,
+        ["deep" if d > 400 else "shallow" for d in range(800)],
+    )
+    obs.loc[7, ["total_counts", "n_genes_by_counts", "pct_counts_mt"]] = 0, 0, np.nan
+    obs.loc[[10, 20, 30], "sample"] = "tiny"
+    return obs
+
+
+def test_cells_unlike_those_of_their_group_leave(cells):
+    """A plain reference: is_outlier of sc-best-practices.org, group by group."""
+    groups = pd.Categorical(cells["sample"])
+    before = (cells["n_genes_by_counts"] >= 3).to_numpy()
+    keep, removed, bounds = drop_outliers(
+        cells, before, mads=5, groups=groups, limits={"min_genes": 3, "max_pct_mt": 25}
+    )
+    wanted = before.copy()
+    for sample in ("deep", "shallow"):
+        inside = before & (cells["sample"] == sample).to_numpy()
+        for name, log in (
+            ("total_counts", True),
+            ("n_genes_by_counts", True),
+            ("pct_counts_mt", False),
+        ):
+            values = np.log1p(cells[name]) if log else cells[name]
+            middle = np.median(values[inside])
+            mad = np.median(np.abs(values[inside] - middle))
+            reach = 5 * mad if log else max(3 * mad, 8)
+            high = middle + reach
+            wanted &= ~inside | ((values <= high) & ((values >= middle - reach) | (not log)))
+            if name == "total_counts":
+                assert bounds.loc[sample, "max_counts"] == pytest.approx(np.expm1(high), rel=1e-12)
+    np.testing.assert_array_equal(keep, wanted)
+    assert list(removed) == list(DEVIATIONS)
+    assert sum(removed.values()) == before.sum() - keep.sum() > 20
+    assert bounds["cells"].sum() == before.sum()
+    assert bounds["kept"].sum() == keep.sum()
+    # Limits win; a group of few cells, here an outlier of its sample, has no other bound.
+    assert bounds["max_pct_mt"].tolist() == [25, pytest.approx(11, abs=0.5), 25]
+    assert bounds.loc["tiny"].dropna().to_dict() == {
+        "cells": 3,
+        "kept": 3,
+        "min_genes": 3,
+        "max_pct_mt": 25,
+    }
+
+
+def test_no_spread_gives_no_bound_and_an_empty_cell_leaves(cells):
+    flat = cells.assign(total_counts=100)
+    keep, _, bounds = drop_outliers(flat, np.ones(800, bool), mads=5)
+    assert bounds.loc["all", ["min_counts", "max_counts"]].isna().all()
+    assert not keep[7]
+    one, _, _ = drop_outliers(cells[:1], np.ones(1, bool), mads=5)
+    assert one.all()
+
+
 # -- the script ----------------------------------------------------------------------------------
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "qc_filter.py"
@@ -133,6 +206,28 @@ def test_script(store, obs, expression, bounds):
     assert (summary["n_cells"], summary["n_kept"], summary["n_genes"]) == (5, keep.sum(), 3)
     assert summary["median_counts"] == obs.loc[keep, "total_counts"].median()
     assert summary["median_genes"] == obs.loc[keep, "n_genes_by_counts"].median()
+
+
+def test_script_compares_the_cells_of_a_plate_or_of_a_column(tmp_path, cells, caplog):
+    obs = cells.assign(total_counts_mt=0).rename(index="c{}".format)
+    var = pd.DataFrame({"mt": [True]}, index=["MT-A"])
+    with CsrWriter(tmp_path / "counts.zarr", n_vars=1, obs=obs, var=var) as writer:
+        writer.append(sp.csr_matrix((800, 1), dtype=np.uint8))
+    limits = {"min_genes": 3, "max_pct_mt": 25.0}
+    for by, groups in (("plate", None), ("sample", pd.Categorical(cells["sample"]))):
+        table, summary = run(tmp_path / "counts.zarr", mads=5, by=by, **limits)
+        before, _ = qc_filter(cells, source="p", **limits)
+        keep, removed, bounds = drop_outliers(cells, before, mads=5, groups=groups, limits=limits)
+        np.testing.assert_array_equal(table["keep"], keep)
+        assert {rule: summary["removed"][rule] for rule in removed} == removed
+        assert summary["thresholds"]["mads_counts"] == "5 median absolute deviations"
+        found = pd.DataFrame(summary["bounds"]).set_index("group").astype(float)
+        pd.testing.assert_frame_equal(found[bounds.columns], bounds.astype(float))
+    run(tmp_path / "counts.zarr", max_counts=2000, min_counts=1300)
+    assert "plate p keeps only" in caplog.text
+    assert "min_counts took" in caplog.text
+    with pytest.raises(InputError, match=r"plate p has no obs column .donor., which qc\.by names"):
+        run(tmp_path / "counts.zarr", mads=5, by="donor")
 
 
 def test_script_reads_no_more_than_it_needs(store):
@@ -275,6 +370,32 @@ def test_union_takes_the_genes_of_any_plate_and_counts_all_plates():
     # Of three plates, though one of them has the gene.
     assert found.loc["e", "means"] == pytest.approx((tables["p3"].loc["e", "means"] + 2e-12) / 3)
     assert list(consensus_genes(tables, min_plates=2, genes="union").index) == ["a"]
+
+
+def test_only_voters_choose_genes():
+    tables = {"tiny": table("abc", "a"), "p1": table("abc", "bc"), "p2": table("abc", "b", 3.0)}
+    found = consensus_genes(tables, voters=["p1", "p2"])
+    assert list(found.index) == ["b", "c"]
+    assert found["highly_variable_nbatches"].tolist() == [2, 1]
+    assert found["highly_variable_intersection"].tolist() == [True, False]
+    assert found["means"].tolist() == [2, 2]
+    tables["tiny"] = table("cb", "c")
+    assert list(consensus_genes(tables, genes="intersect", voters=["p1", "p2"]).index) == ["c", "b"]
+    with pytest.raises(InputError, match=r"on 3 of 2 plates .* or consensus\.min_cells"):
+        consensus_genes(tables, genes="intersect", min_plates=3, voters=["p1", "p2"])
+
+
+@pytest.mark.parametrize(
+    ("n_cells", "few"),
+    [([60, 100, 900], {"p0": 60}), ([60, 9, 90], {}), ([100, 100, 100], {})],
+)
+def test_plates_of_few_cells(tmp_path, n_cells, few):
+    spec = importlib.util.spec_from_file_location("s", SCRIPT.with_name("consensus.py"))
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    for i, n in enumerate(n_cells):
+        (tmp_path / f"p{i}.json").write_text(json.dumps({"n_cells": n}))
+    assert script.plates_of_few_cells(["p0", "p1", "p2"], tmp_path, 100) == few
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 import shutil
 from dataclasses import replace
@@ -28,7 +29,7 @@ FIGURES = ["cells_kept", "qc_violins", "hvg_overlap", "genes_by_plates", "pca_sc
 MANY = ["cluster_shares"]
 JINJA = Environment(autoescape=True, trim_blocks=True)  # as in Snakemake's report
 MAPS = ["cell_line", "plate", "leiden"]
-OPTIONAL = ["left_out", "doublets", "doublet_rates", "integration", "mixing"]
+OPTIONAL = ["left_out", "bounds", "doublets", "doublet_rates", "integration", "mixing"]
 MARKERS = ["markers", "markers_wilcoxon", "markers_dots", "markers_heat_map"]
 TABLES = ["odd_plates", "cells", "thresholds", "consensus", "pca", "clusters", "runs"]
 
@@ -121,7 +122,13 @@ def test_doublets_have_their_histograms_and_rates(run, tmp_path: Path) -> None:
     _, results, facts = run
     histogram = {"observed": [90, 10, 0], "simulated": [60, 20, 20]}
     lane = {"n_cells": 100, "threshold": 0.5, "n_doublets": 8, "detectable": 0.4}
-    none = {"n_cells": 40, "threshold": None, "n_doublets": 0, "detectable": None}
+    none = {
+        "doubt": "40 cells are too few",
+        "n_cells": 40,
+        "threshold": None,
+        "n_doublets": 0,
+        "detectable": None,
+    }
     files = {}
     for plate, captures in {"plate1": {"a": lane, "b": none}, "plate2": {"": lane}}.items():
         captures = {name: {**found, "histogram": histogram} for name, found in captures.items()}
@@ -132,8 +139,11 @@ def test_doublets_have_their_histograms_and_rates(run, tmp_path: Path) -> None:
     assert (tmp_path / "figures/doublets.png").is_file()
     table = pd.read_csv(tmp_path / "tables/doublet_rates.tsv", sep="\t", index_col="capture")
     assert list(table.index) == ["plate1, a", "plate1, b", "plate2"]
-    assert table.loc["plate1, a"].tolist() == [100, 0.5, 8, 8.0, 40.0, 20.0]
-    assert table.loc["plate1, b"].isna().tolist() == [False, True, False, False, True, True]
+    assert table.loc["plate1, a"].tolist()[:6] == [100, 0.5, 8, 8.0, 40.0, 20.0]
+    assert table.loc["plate1, b"].isna().tolist() == [False, True, False, False, True, True, False]
+    assert table["doubt"].fillna("").tolist() == ["", "40 cells are too few", ""]
+    said = "Doublets of plate1, b, 40 cells are too few: "
+    assert said in (tmp_path / "report.html").read_text()
 
 
 def test_plates_left_out_are_listed_with_their_reasons(run, tmp_path: Path) -> None:
@@ -249,6 +259,35 @@ def test_thresholds_table() -> None:
     }
     plates["a"]["thresholds"] = {"min_genes": None}
     assert list(_tables.thresholds(plates).columns) == list(table.columns)
+
+
+def test_bounds_have_a_table_and_doubts_are_said(run, tmp_path: Path) -> None:
+    _, results, facts = run
+    bounds = dict.fromkeys(("min_genes", "min_counts", "max_counts", "max_pct_mt"))
+    summaries = {}
+    for plate, path in results.summaries.items():
+        summary = json.loads(path.read_text())
+        rows = [
+            {"group": name, "cells": 80, "kept": 60, "max_genes": 95.04} | bounds for name in "ab"
+        ]
+        summary["bounds"] = rows if plate == "plate1" else rows[:1]
+        summary["n_kept"] = 70 if plate == "plate2" else 180
+        summaries[plate] = tmp_path / f"{plate}.json"
+        write_json(summaries[plate], summary)
+    few = replace(results, summaries=summaries, too_few_cells={"plate2": 70})
+    more = make_report(tmp_path, few)
+    assert more == {**facts, "n_tables": facts["n_tables"] + 1}
+    table = pd.read_csv(tmp_path / "tables/bounds.tsv", sep="\t")
+    assert table["plate"].tolist() == ["plate1", "plate1", "plate2", "plate3"]
+    assert table["group"].fillna("").tolist() == ["a", "b", "", ""]
+    assert table["kept %"].tolist() == [75.0] * 4
+    assert table["max_genes"].tolist() == [95.0] * 4
+    page = (tmp_path / "report.html").read_text()
+    assert "plate2 keeps only 35% of its cells: " in page
+    assert "Too small to choose genes (consensus.min_cells): plate2." in page
+    # Only two plates choose genes.
+    consensus = pd.read_csv(tmp_path / "tables/consensus.tsv", sep="\t", index_col="plates")
+    assert list(consensus.index) == [1, 2]
 
 
 def test_consensus_table() -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 import yaml
 
 from scatlas.errors import InputError
@@ -21,6 +22,7 @@ from scatlas.workflow.command_line.plate_facts import (
     kept_by,
     read_facts,
     suggest_bounds,
+    unlike_others,
 )
 from scatlas.workflow.config.generate import comment
 from scatlas.workflow.config.loading import read_project
@@ -117,18 +119,25 @@ def _source(plates: Sequence[PlateFacts]) -> list[str]:
 
 
 def _qc(plates: Sequence[PlateFacts], bounds: Mapping[str, int]) -> list[str]:
-    shares = [100 * (1 - kept_by(p.metrics, bounds).mean()) for p in plates if len(p.metrics)]
+    shares = [100 * (1 - kept_by(p.metrics, bounds)[0].mean()) for p in plates if len(p.metrics)]
     least, most = (min(shares), max(shares)) if shares else (0.0, 0.0)
     n_seen = sum(len(plate.metrics) for plate in plates)
+    how = (
+        f"{N_MADS} median absolute deviations from the median of a plate, of log(1 + x) for genes "
+        "and counts; 3, and at least 8 points, above it for mitochondrial percentages"
+    )
+    if "mads" in bounds:
+        how += ". The other bounds are limits for all plates"
+    unlike = ", ".join(unlike_others({plate.name: plate.metrics for plate in plates}))
     lines = [
         *comment(
-            f"Bounds suggested by {n_seen:,} cells: {N_MADS:g} median absolute deviations (scaled "
-            "to a standard deviation) from the median of each plate, of log(1 + x) for genes and "
-            "counts, the widest of all plates. Of these cells they drop "
-            f"{least:.1f}% to {most:.1f}% per plate; init.png shows them. Delete a line to drop no "
-            "cell by it."
+            f"Bounds suggested by {n_seen:,} cells: {how}, the widest of all plates"
+            f"{f' but {unlike} (unlike the others)' if unlike else ''}. Of these cells they "
+            f"drop {least:.1f}% to {most:.1f}% per plate; init.png shows them. Delete a line to "
+            "drop no cell by it."
         ),
         "qc:",
+        *([f"  mads: {N_MADS}", "  by: plate"] if "mads" in bounds else []),
     ]
     for key in ("min_genes", "max_genes", "min_counts", "max_counts"):
         lines += [f"  {key}: {bounds[key]}"] if key in bounds else [f"  # {key}: null"]
@@ -198,11 +207,7 @@ def init(arguments: list[str], config: Path, outdir: str, *, force: bool = False
         if not release:
             cells.add(name, stored_cells(path, facts.counts))
     _check_different(plates)
-    bounds = suggest_bounds(
-        [plate.metrics for plate in plates], with_mt=mitochondrial(plates) is not None
-    )
-    if unfiltered := [plate.min_genes for plate in plates if plate.min_genes]:
-        bounds.setdefault("min_genes", min(unfiltered))  # else empty droplets would be kept
+    unlike = unlike_others({plate.name: plate.metrics for plate in plates})
     place: str | dict[str, str] = SHEET
     n_plates, path = len(plates), plates[0].path
     if release:
@@ -210,6 +215,21 @@ def init(arguments: list[str], config: Path, outdir: str, *, force: bool = False
     elif n_plates == 1 and (samples := find_samples(path)):
         place, n_plates = {"path": path, "by": "sample"}, len(samples)
         plates[0].notices.append(f"each of its {n_plates} samples is a plate: {', '.join(samples)}")
+    bounds = suggest_bounds(
+        [plate.metrics for plate in plates if plate.name not in unlike],
+        with_mt=mitochondrial(plates) is not None,
+        n_genes=max(plate.n_genes for plate in plates),
+        floors=n_plates > 1,
+    )
+    bounds |= {"mads": N_MADS} if n_plates > 1 else {}
+    if unfiltered := [plate.min_genes for plate in plates if plate.min_genes]:
+        bounds.setdefault("min_genes", min(unfiltered))  # else empty droplets would be kept
+    for plate in plates:
+        if plate.name in unlike:
+            how = f"it is unlike the other plates: {unlike[plate.name]}"
+            plate.notices.append(f"{how}: its cells shape no suggested bound")
+        if (kept := kept_by(plate.metrics, bounds)[0]).size and kept.mean() < 0.5:
+            plate.notices.append(f"only {kept.mean():.0%} of its cells would be kept")
     texts = {config: config_text(plates, genes, bounds, outdir, place, n_plates)}
     if place == SHEET:
         texts[Path(SHEET)] = sheet_text(plates)
@@ -237,10 +257,12 @@ def _check_different(plates: Sequence[PlateFacts]) -> None:
 def _draw(plates: Sequence[PlateFacts], bounds: dict[str, int]) -> None:
     from scatlas import pl
 
-    tables = {
-        plate.name: plate.metrics.assign(keep=kept_by(plate.metrics, bounds)) for plate in plates
-    }
-    pl.save(pl.qc_violins(tables, bounds), PICTURE)
+    tables, own = {}, {}
+    for plate in plates:
+        keep, own[plate.name] = kept_by(plate.metrics, bounds)
+        tables[plate.name] = plate.metrics.assign(keep=keep)
+    by_plate = pd.concat(own).droplevel(1) if "mads" in bounds else None
+    pl.save(pl.qc_violins(tables, bounds, by_plate=by_plate), PICTURE)
 
 
 def _report(
@@ -251,7 +273,7 @@ def _report(
 ) -> None:
     rows = [["plate", "cells", "genes", "counts in", "MT genes", "kept of the cells seen"]]
     for plate in plates:
-        keep = kept_by(plate.metrics, bounds)
+        keep, _ = kept_by(plate.metrics, bounds)
         kept = f"{100 * keep.mean():.1f}%" if keep.size else "-"
         rows.append(
             [

@@ -14,8 +14,9 @@ from scatlas.errors import InputError
 from scatlas.io.matrices.counts_source import find_source, gene_names, what_elements_hold
 from scatlas.io.matrices.source import COUNTS, EXPECTED, Wanted
 from scatlas.io.tables.genes import find_mitochondrial, mitochondrial_genes
+from scatlas.matrix.outliers import is_outlier
 from scatlas.pp import calculate_qc_metrics
-from scatlas.workflow.cell_filter import qc_filter
+from scatlas.workflow.cell_filter import BOUNDS, drop_outliers, passes_by_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -135,66 +136,79 @@ def _without_empty(metrics: pd.DataFrame) -> tuple[pd.DataFrame, int, list[str]]
     return metrics.iloc[::step].reset_index(drop=True), min_genes, notices
 
 
-# Distance of the bounds from the median, as in scater's isOutlier (McCarthy et al. 2017).
-N_MADS = 3.0
-# The median absolute deviation of a normal distribution, times this, is its standard deviation.
-_TO_SD = 1.4826
-# A smaller bound on mitochondrial counts, in per cent, would drop good cells of clean plates.
-_MIN_PCT_MT = 5
-
-# Bounds of each metric: lower, upper.
-BOUNDS: dict[str, tuple[str | None, str]] = {
-    "n_genes_by_counts": ("min_genes", "max_genes"),
-    "total_counts": ("min_counts", "max_counts"),
-    "pct_counts_mt": (None, "max_pct_mt"),
-}
-_PERCENT = "pct_counts_mt"
+# Distance of the suggested bounds from the median of a plate, as `qc.mads`: 5 of sc-best-practices.
+N_MADS = 5
+# The bounds of fewer cells are uncertain by more than a tenth: they shape none, if others do.
+MIN_CELLS = 100
+# A plate is unlike the others, by their medians, whose cells have a quarter of the genes, or
+# numbers of genes that spread twice as far, or an upper bound on mitochondrial shares that is twice
+# as high and 10 points higher. Plates that are sequenced more or less deeply are not unlike.
+_FEW_GENES, _WIDE, _HIGH_MT, _MT_POINTS = 0.25, 2, 2, 10
 
 
-def suggest_bounds(plates: Iterable[pd.DataFrame], *, with_mt: bool) -> dict[str, int]:
-    """Bounds by their keys in the section ``qc``: the widest of all plates, none of which loses
-    cells because it is sequenced less deeply. A plate's are at `N_MADS` median absolute deviations
-    from its median of ``log(1 + x)``, or of the percentages, whose logarithms spread too much.
+def unlike_others(plates: Mapping[str, pd.DataFrame]) -> dict[str, str]:
+    """Plates whose cells look damaged beside those of most others, and how. Nothing is said of
+    fewer than three plates with 100 cells, or where it would be half of them.
     """
-    ranges: dict[str, list[tuple[float, float]]] = {column: [] for column in BOUNDS}
-    for metrics in plates:
-        for column, found in ranges.items():
-            values = metrics[column].to_numpy(np.float64)
-            values = values[np.isfinite(values)]
-            if values.size:
-                found.append(_range(values, is_percent=column == _PERCENT))
-    if not with_mt:
-        del ranges[_PERCENT]
-    bounds = {}
-    for column, found in ranges.items():
-        low, high = BOUNDS[column]
-        lower = _round(min((lower for lower, _ in found), default=0), math.floor)
-        upper = max((upper for _, upper in found), default=math.inf)
-        if low and lower > 0:
-            bounds[low] = lower
-        if math.isfinite(upper):
-            bounds[high] = _round(upper, math.ceil)
+    facts = {}
+    for name, metrics in plates.items():
+        if len(metrics) >= MIN_CELLS:
+            _, genes = is_outlier(metrics["n_genes_by_counts"], log="log1p", to_sd=1.0)
+            middle, spread = genes.loc["all", ["median", "mad"]]
+            facts[name] = (np.expm1(middle), spread, min(100, _bounds_of(metrics)["max_pct_mt"]))
+    usual = np.median([*facts.values()], axis=0) if len(facts) > 2 else (0, np.inf, np.inf)
+    found: dict[str, list[str]] = {}
+    for name, (genes, spread, mt) in facts.items():
+        if genes < _FEW_GENES * usual[0]:
+            found.setdefault(name, []).append(
+                f"{genes:,.0f} genes per cell (usual: {usual[0]:,.0f})"
+            )
+        if spread > _WIDE * usual[1]:
+            words = f"numbers of genes that spread {spread / usual[1]:.1f} times as far"
+            found.setdefault(name, []).append(words)
+        if mt > max(_HIGH_MT * usual[2], usual[2] + _MT_POINTS):
+            words = f"mitochondrial shares up to {mt:.0f}% (usual: {usual[2]:.0f}%)"
+            found.setdefault(name, []).append(words)
+    return {name: ", ".join(words) for name, words in found.items() if 2 * len(found) < len(facts)}
+
+
+def suggest_bounds(
+    plates: Iterable[pd.DataFrame], *, with_mt: bool, n_genes: int, floors: bool = False
+) -> dict[str, int]:
+    """Bounds by their keys in the section ``qc``: the widest of all plates, none of which loses
+    cells because it is sequenced less deeply. A plate's are those of `drop_outliers`, and a plate
+    of few cells has none beside larger ones. ``floors``: no upper bounds on counts and genes.
+    """
+    tables = [metrics for metrics in plates if len(metrics)]
+    large = [metrics for metrics in tables if len(metrics) >= MIN_CELLS]
+    rows = pd.DataFrame([_bounds_of(metrics) for metrics in large or tables], columns=[*BOUNDS])
+    bounds: dict[str, int] = {}
+    for name in BOUNDS:
+        is_lower = name.startswith("min")
+        bound = rows[name].min() if is_lower else rows[name].max()
+        most = {"max_genes": n_genes, "max_pct_mt": 100 * with_mt}.get(name, math.inf)
+        if is_lower and bound >= 1:
+            bounds[name] = _round(bound, math.floor)
+        elif not is_lower and bound < most and not (floors and name != "max_pct_mt"):
+            bounds[name] = int(min(most, _round(bound, math.ceil)))
     return bounds
 
 
-def _range(values: np.ndarray, *, is_percent: bool) -> tuple[float, float]:
-    """Bounds of one metric of a plate; 0 and infinity stand for none."""
-    scaled = values if is_percent else np.log1p(values)
-    middle = float(np.median(scaled))
-    reach = N_MADS * _TO_SD * float(np.median(np.abs(scaled - middle)))
-    if is_percent:
-        upper = max(middle + reach, _MIN_PCT_MT)
-        return 0.0, upper if upper < 100 else math.inf
-    if reach == 0:  # most cells have the same value
-        return 0.0, math.inf
-    return math.expm1(middle - reach), math.expm1(middle + reach)
+def _bounds_of(metrics: pd.DataFrame) -> pd.Series:
+    keep = np.ones(len(metrics), bool)
+    return drop_outliers(metrics, keep, mads=N_MADS)[2].loc["all"]
 
 
-def kept_by(metrics: pd.DataFrame, bounds: Mapping[str, Any]) -> np.ndarray:
-    """Which cells the step `qc_filter` keeps with these bounds, bool [cells]."""
-    if metrics.empty:
-        return np.zeros(0, bool)
-    return qc_filter(metrics, source="the cells seen", **bounds)[0]
+def kept_by(metrics: pd.DataFrame, bounds: Mapping[str, Any]) -> tuple[np.ndarray, pd.DataFrame]:
+    """Which cells the step `qc_filter` keeps with these bounds, bool [cells], and the narrower of
+    them and of those by ``mads``, in a table of one row.
+    """
+    rules = passes_by_rule(metrics, None, bounds).values()
+    keep = np.logical_and.reduce([np.ones(len(metrics), bool), *rules])
+    if not (mads := bounds.get("mads")):
+        return keep, pd.DataFrame()
+    keep, _, table = drop_outliers(metrics, keep, mads=mads, limits=bounds)
+    return keep, table
 
 
 def _round(value: float, direction: Callable[[float], int]) -> int:

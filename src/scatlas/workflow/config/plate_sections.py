@@ -178,6 +178,20 @@ class QC(Section):
         "5 to 20 is usual: damaged cells lose other RNA first. Muscle and liver cells need a",
         "higher bound.",
     )
+    mads: AboveZero | None = described(
+        None,
+        "Also drop the cells unlike the others of their plate: those whose counts or genes, as",
+        "log(1 + x), are farther from its median than this many median absolute deviations (5",
+        "is usual), and those whose mitochondrial percentage is more than 3 deviations, and at",
+        "least 8 points, above it. Each plate has bounds of its own, of the cells that pass the",
+        "condition and the bounds above; the report has a table. null: no such bounds.",
+    )
+    by: Text = described(
+        "plate",
+        "Cells that mads compares with each other: those of a plate, or those of a plate with",
+        "the same value in this obs column, such as sample. Groups of fewer than 30 cells have",
+        "no such bounds.",
+    )
     mt_prefix: Text = described(
         "MT-",
         "Prefix of the names of mitochondrial genes: MT- in human, mt- in mouse, GRCh38_MT-",
@@ -241,15 +255,22 @@ class Consensus(Section):
 
     n_top_genes: Positive | None = described(
         None,
-        "Genes of the atlas: those that are highly variable on most plates, of equally many",
-        "plates those with the better median rank. null: one and a half times",
+        "Genes of the atlas: those that are highly variable on the largest number of plates,",
+        "of equally many plates those with the better median rank. null: one and a half times",
         "hvg.n_top_genes, or all genes that min_plates allows if that is given.",
+    )
+    min_cells: NonNegative = described(
+        100,
+        "Plates with fewer kept cells than this do not choose genes: chance decides which genes",
+        "vary most among few cells. If all plates are smaller, all choose. The cells of small",
+        "plates are in the atlas like all others.",
     )
     min_plates: MinPlates = described(
         None,
         "The atlas has only genes that are highly variable on at least this many plates, or",
-        "on this share of the plates, or on both, as in [3, 10%]. More plates give fewer, more",
-        "reproducible genes. The number cannot exceed the number of plates. null: 1.",
+        "on this share of the plates, or on both, as in [3, 10%], of those with min_cells. More",
+        "plates give fewer, more reproducible genes. The number cannot exceed the number of",
+        "plates. null: 1.",
         examples=["10%"],
     )
 

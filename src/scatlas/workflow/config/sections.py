@@ -108,7 +108,14 @@ class Doublets(Section):
     threshold: Annotated[float, Field(strict=True, gt=0, lt=1)] | None = described(
         None,
         "Score above which a cell counts as a doublet. null: the minimum between the two modes",
-        "of the simulated doublets' scores; check it in the histogram of the report.",
+        "of the simulated doublets' scores; check it in the histogram of the report. No cell is",
+        "predicted to be a doublet where that gives more than three times the expected rate.",
+    )
+    min_cells: NonNegative = described(
+        500,
+        "In captures with fewer kept cells no cell is predicted to be a doublet without a",
+        "threshold: their scores do not tell doublets from cells, and a droplet lane of 500",
+        "cells has two doublets.",
     )
     filter: bool = described(
         False,

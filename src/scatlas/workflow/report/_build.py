@@ -139,7 +139,7 @@ def _quality(
         ),
         writer.picture(
             "qc_violins",
-            partial(pl.qc_violins, results.qc_tables, bounds),
+            partial(pl.qc_violins, results.qc_tables, bounds, by_plate=results.plate_bounds),
             "Violins of counts, genes and mitochondrial share of the cells of each plate, "
             "all and kept, with the bounds as dashed lines.",
         ),
@@ -153,6 +153,11 @@ def _quality(
         writer.table("cells", "Cells of each plate", _tables.cells(summaries), total=True),
         *left_out,
         writer.table("thresholds", "Bounds", _tables.thresholds(summaries)),
+        *(
+            [writer.table("bounds", "Bounds of each plate", results.plate_bounds)]
+            if results.plate_bounds is not None
+            else []
+        ),
         *(_doublets(writer, results.doublet_facts) if results.doublets else []),
     ]
 
@@ -173,14 +178,14 @@ def _genes(writer: ReportWriter, results: Results) -> Items:
         ),
         writer.picture(
             "genes_by_plates",
-            partial(pl.genes_by_plates, results.variable_genes, results.consensus),
+            partial(pl.genes_by_plates, results.choosing_genes, results.consensus),
             "Bars of the genes by the number of plates on which they are highly variable; "
             f"{len(results.consensus):,} genes make the atlas.",
         ),
         writer.table(
             "consensus",
             "Genes by number of plates",
-            _tables.consensus(results.variable_genes, results.consensus),
+            _tables.consensus(results.choosing_genes, results.consensus),
         ),
     ]
 

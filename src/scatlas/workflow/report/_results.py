@@ -21,8 +21,9 @@ from scatlas.errors import InputError
 from scatlas.io import read_cells
 from scatlas.io.files.local_zarr import open_with_zarr_python
 from scatlas.io.tables.column import Column, ColumnCodes
-from scatlas.workflow.cell_filter import BOUNDS
+from scatlas.workflow.cell_filter import BOUNDS, DEVIATIONS
 from scatlas.workflow.explore import read_markers
+from scatlas.workflow.report import _tables
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -164,6 +165,7 @@ class Results:
     markers: Path | None = None  # markers.tsv, if the config asks for it
     means: Path | None = None  # markers.h5ad
     atlas: Path | None = None  # atlas.zarr, if it has the map of all cells
+    too_few_cells: Mapping[str, int] = field(default_factory=dict)  # plates that choose no genes
     left_out: Mapping[str, str] | None = None  # the reasons; None if bad plates stop a run
 
     def __post_init__(self) -> None:
@@ -186,10 +188,16 @@ class Results:
             for facts in ("removed", "thresholds"):
                 summary[facts] = {
                     rule: summary[facts][rule]
-                    for rule in ("filter", *BOUNDS, "doublets")
+                    for rule in ("filter", *BOUNDS, *DEVIATIONS, "doublets")
                     if rule in summary[facts]
                 }
         return summaries
+
+    @cached_property
+    def plate_bounds(self) -> pd.DataFrame | None:
+        """Bounds of the plates or of groups of their cells; None without ``qc.mads``."""
+        has_bounds = all("bounds" in summary for summary in self.qc_summaries.values())
+        return _tables.bounds(self.qc_summaries) if has_bounds else None
 
     @property
     def n_cells(self) -> tuple[int, int]:
@@ -238,6 +246,12 @@ class Results:
             plate: pd.read_parquet(path, columns=["highly_variable"]).query("highly_variable").index
             for plate, path in self.hvg.items()
         }
+
+    @property
+    def choosing_genes(self) -> dict[str, pd.Index]:
+        """Highly variable genes of the plates that choose those of the atlas."""
+        plates = self.variable_genes.items()
+        return {plate: genes for plate, genes in plates if plate not in self.too_few_cells}
 
     @cached_property
     def consensus(self) -> pd.Index:

@@ -118,7 +118,11 @@ def _facts(results: Results, n_clusters: int) -> list[list[Link]]:
     where = f"The map has {count(n_map, 'cell')} in {count(n_clusters, 'cluster')}."
     if everything and n_sample < n_map:
         where += f" It was made from {n_sample:,} of them; the others were added to it."
-    return [[Link(read)], *left_out, [Link(genes)], [Link(where)]]
+    small = []
+    if few := list(results.too_few_cells):
+        named = few if len(few) <= _MAX_NAMED else [*few[:_MAX_NAMED], "others"]
+        small = [[Link(f"Too small to choose genes (consensus.min_cells): {', '.join(named)}.")]]
+    return [[Link(read)], *left_out, [Link(genes)], *small, [Link(where)]]
 
 
 def _verdict(comparison: PlateComparison) -> list[Link]:
@@ -148,6 +152,7 @@ def _look(
     if n_in and n_kept < _FEW_KEPT * n_in:
         removed = f"{100 - 100 * n_kept / n_in:.1f}% of the cells were removed: "
         look.append([Link(removed), Link("which bounds took them", "#table-thresholds")])
+    look += _in_doubt(results)
     alone = clusters_of_one_plate(by_cluster)
     for plate, clusters in list(alone.items())[:_MAX_NAMED]:
         n = count(len(clusters), "cluster")
@@ -188,6 +193,19 @@ def _next_steps(results: Results, config: Mapping[str, Any]) -> list[list[Link]]
     if len(results.qc) > 1 and not config.get("integrate"):
         steps.append([*batches, Link(" in the "), settings, Link(" (docs/after/batches.md)")])
     return [*steps, [*groups, Link(" in the "), settings, Link(" (docs/after/compare.md)")]]
+
+
+def _in_doubt(results: Results) -> list[list[Link]]:
+    """Plates that keep under half of their cells, and captures whose doublets are in doubt."""
+    texts: list[tuple[str, str]] = []
+    for name, plate in results.qc_summaries.items():
+        if 2 * plate["n_kept"] < plate["n_cells"]:
+            share = plate["n_kept"] / plate["n_cells"]
+            texts.append((f"{name} keeps only {share:.0%} of its cells: ", "thresholds"))
+    for name, facts in results.doublet_facts.items():
+        if "doubt" in facts:
+            texts.append((f"Doublets of {name}, {facts['doubt']}: ", "doublet_rates"))
+    return [[Link(text), Link("table", f"#table-{table}")] for text, table in texts[:_MAX_NAMED]]
 
 
 def clusters_of_one_plate(by_cluster: pd.DataFrame) -> dict[str, list[str]]:

@@ -11,6 +11,7 @@ import pandas as pd
 from natsort import natsorted
 
 from scatlas._version import __version__
+from scatlas.workflow.cell_filter import BOUNDS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -57,7 +58,7 @@ def thresholds(summaries: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     """Bound of each QC rule that is set, and the cells that it removed on all plates."""
     n_cells = sum(plate["n_cells"] for plate in summaries.values())
     first = next(iter(summaries.values()))["thresholds"]
-    rows = {}
+    rows: dict[str, dict[str, Any]] = {}
     for rule, bound in first.items():
         if bound is not None:
             taken = sum(plate["removed"].get(rule, 0) for plate in summaries.values())
@@ -67,9 +68,23 @@ def thresholds(summaries: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis("rule")
 
 
+def bounds(summaries: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+    """Bounds of each plate, or of each group of its cells (``qc.by``), and the cells they keep."""
+    tables = []
+    for plate, summary in summaries.items():
+        table = pd.DataFrame(summary["bounds"], index=[plate] * len(summary["bounds"]))
+        tables.append(table if len(table) > 1 else table.drop(columns="group"))
+    table = pd.concat(tables).rename_axis("plate")
+    table["kept %"] = (100 * table["kept"] / table["cells"].clip(lower=1)).round(1)
+    table[[*BOUNDS]] = table[[*BOUNDS]].astype(float).round(1)
+    group = ["group"] if "group" in table else []
+    return table[[*group, "cells", "kept", "kept %", *BOUNDS]]
+
+
 def doublets(captures: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     """Doublets per capture: predicted, detectable among simulated ones, and estimated in all."""
     rows = {}
+    doubtful = any("doubt" in facts for facts in captures.values())
     for name, facts in captures.items():
         rate = facts["n_doublets"] / max(1, facts["n_cells"])
         detectable = facts["detectable"]
@@ -80,6 +95,7 @@ def doublets(captures: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
             "predicted %": round(100 * rate, 2),
             "detectable %": np.nan if detectable is None else round(100 * detectable, 1),
             "in all %": round(100 * rate / detectable, 2) if detectable else np.nan,
+            **({"doubt": facts.get("doubt", "")} if doubtful else {}),
         }
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("capture")
 
