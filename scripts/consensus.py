@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import logging
 import os
 from pathlib import Path
 from typing import get_args
@@ -15,6 +17,8 @@ from scatlas.workflow import script
 from scatlas.workflow.config import min_plates_of
 from scatlas.workflow.consensus import consensus_genes, plates_with_other_genes
 from scatlas.workflow.left_out import left_out, sentences
+
+logger = logging.getLogger("scatlas")
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -36,6 +40,11 @@ def main(argv: list[str] | None = None) -> None:
         help="folder with {plate}.json of the step hvg: leave bad plates out",
     )
     parser.add_argument("--genes", choices=get_args(GeneRule), default="same")
+    parser.add_argument("--also", nargs="+", default=[], help="genes to take whatever their ranks")
+    parser.add_argument(
+        "--stores", nargs="+", default=[], metavar="PLATE=PATH", help="counts.zarr, for --also"
+    )
+    parser.add_argument("--gene-names", help="column of var with the symbols of --also")
     # From the environment: a change of pca.n_comps must not rerun this step.
     parser.add_argument(
         "--n-comps",
@@ -50,7 +59,11 @@ def main(argv: list[str] | None = None) -> None:
         tables, missing = read_tables(script.plate_paths(args.hvg), args.manifests, args.genes)
         min_plates = min_plates_of(args.min_plates, len(tables))
         table = consensus_genes(
-            tables, n_top_genes=args.n_top_genes, min_plates=min_plates, genes=args.genes
+            tables,
+            n_top_genes=args.n_top_genes,
+            min_plates=min_plates,
+            genes=args.genes,
+            also=genes_to_add(args, list(tables)),
         )
         if args.n_comps is not None and len(table) < args.n_comps:
             raise InputError(
@@ -59,12 +72,31 @@ def main(argv: list[str] | None = None) -> None:
                 "lower consensus.min_plates or raise hvg.n_top_genes"
             )
         facts |= {"n_plates": len(tables), "n_genes": len(table)}
+        if args.also:
+            facts["n_also"] = int(table["also"].sum())
+            logger.info(
+                "%d of %d genes of consensus.also are not among the highly variable ones and come "
+                "on top",
+                *(facts["n_also"], len(args.also)),
+            )
         facts |= {"left_out": missing} if missing else {}
         # Names alone: plates rerun only when this list changes.
         with atomic_path(args.list) as path:
             table.index.to_frame().to_csv(path, sep="\t", index=False)
         with atomic_path(args.table) as path:
             table.to_parquet(path)
+
+
+def genes_to_add(args: argparse.Namespace, plates: list[str]) -> list[str]:
+    """Genes of ``--also`` as the plates name them."""
+    if not args.also:
+        return []
+    # Most runs start without what reads stores.
+    from scatlas.matrix.measured_genes import MeasuredGenes
+
+    stores = {plate: script.plate_paths(args.stores)[plate] for plate in plates}
+    measured = MeasuredGenes(stores, {}, args.genes, args.gene_names)
+    return measured.find(args.also, "consensus.also")
 
 
 def number_or_share(text: str) -> int | str:

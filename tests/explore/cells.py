@@ -98,12 +98,13 @@ def make_page(
     write_h5ad(folder / "umap.h5ad", cells)
     found, config = MapCells(folder / "umap.h5ad"), Explore(**wanted)
     columns, genes = choose(found, found, config, markers)
-    total = multiplied(count_pixels(found, found, columns, genes), times)
+    total = multiplied(count_pixels(found, found, columns), times)
     if mixed is not None:
         write_h5ad(folder / "integrated.h5ad", mixed)
     facts = build(
         folder / "explore.html",
         total,
+        found,
         found,
         mixed=MapCells(folder / "integrated.h5ad") if mixed is not None else None,
         columns=columns,
@@ -112,7 +113,8 @@ def make_page(
         n_points=config.points,
         max_bytes=int(config.max_mb * 1e6),
     )
-    return Made(folder / "explore.html", cells, columns, genes, total, facts)
+    names = [gene.name for gene in genes]
+    return Made(folder / "explore.html", cells, columns, names, total, facts)
 
 
 def multiplied(found: MapPixels, times: int) -> MapPixels:
@@ -123,6 +125,6 @@ def multiplied(found: MapPixels, times: int) -> MapPixels:
         more(found.cells),
         {name: more(counts) for name, counts in found.levels.items()},
         found.wide_cells * times,
-        found.genes * times,
+        found.wide_pixel,
         [sums * times for sums in found.numbers],
     )
