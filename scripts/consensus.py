@@ -73,11 +73,11 @@ def main(argv: list[str] | None = None) -> None:
             )
         facts |= {"n_plates": len(tables), "n_genes": len(table)}
         if args.also:
-            facts["n_also"] = int(table["also"].sum())
+            facts["also"] = list(table.index[table["also"]])
             logger.info(
-                "%d of %d genes of consensus.also are not among the highly variable ones and come "
-                "on top",
-                *(facts["n_also"], len(args.also)),
+                "%d of the %d genes of consensus.also are not highly variable enough, and come on "
+                "top",
+                *(len(facts["also"]), len(args.also)),
             )
         facts |= {"left_out": missing} if missing else {}
         # Names alone: plates rerun only when this list changes.

@@ -33,7 +33,7 @@ from scatlas.workflow.explore._build import SCRIPTS
 from scatlas.workflow.explore._cells import read_genes
 from scatlas.workflow.explore._choose import TOP_MARKERS, choose_genes
 from scatlas.workflow.explore._pack import coarsen, pack_names, varints
-from tests.explore.cells import HOSTILE, PLATES, Made, make_page, sample
+from tests.explore.cells import HOSTILE, PLATES, Made, make_page, plate_of, sample
 from tests.helpers.node import assert_joined
 
 
@@ -242,6 +242,39 @@ def test_genes_of_points_and_means_of_pixels(made: Made):
         )
         expected = pd.Series(exact).groupby(pixel).mean().clip(upper=gene["mean_high"])
         assert np.abs(means[i] / 255 * gene["mean_high"] - expected).max() < gene["mean_high"] / 200
+
+
+def test_genes_that_the_atlas_lacks_come_from_the_counts(tmp_path: Path):
+    cells = sample(600)
+    measured, counts = plate_of(cells, tmp_path)
+    found = make_page(
+        tmp_path, cells, measured=measured, genes=["MEASURED 7", "SYM62", "SYM3"], n_genes=5
+    )
+    assert found.genes == ["MEASURED 7", "MEASURED 2", "GENE3", "GENE59", "GENE58"]
+    blocks = blocks_of(found.page)
+    meta = json.loads(blocks["meta"])
+    assert [gene["symbol"] for gene in meta["genes"][:3]] == ["SYM67", "SYM62", "SYM3"]
+    assert len(json.loads(blocks["measured"])) == 180 - 10
+    pixel = pixels(positions(cells.obsm["X_umap"], box_of(cells.obsm["X_umap"])), MEANS_SIDE)
+    means = np.frombuffer(blocks["gene-means"], np.uint8).reshape(5, -1)
+    for i, gene in enumerate((7, 2)):
+        exact = np.log1p(counts[cells.obs["atlas_row"]][:, [gene]].toarray().ravel() / 0.5)
+        assert meta["genes"][i]["high"] == pytest.approx(np.log1p(2), abs=1e-4)
+        values = np.frombuffer(blocks[f"gene-{i}"], np.uint8)
+        assert (values == np.where(exact > 0, 255, 0)).all()
+        expected = pd.Series(exact).groupby(pixel).mean().clip(upper=meta["genes"][i]["mean_high"])
+        found_means = means[i] / 255 * meta["genes"][i]["mean_high"]
+        assert np.abs(found_means - expected).max() < 0.005
+
+
+def test_a_name_that_no_plate_measures_has_close_ones(tmp_path: Path):
+    cells = sample(30)
+    measured, _ = plate_of(cells, tmp_path)
+    with pytest.raises(
+        InputError, match=r"explore.genes: no plate measures a gene 'measured9'"
+    ) as e:
+        make_page(tmp_path, cells, measured=measured, genes=["measured9"])
+    assert "close names are 'MEASURED 9'" in str(e.value)
 
 
 def test_the_same_input_gives_the_same_bytes(made: Made, tmp_path: Path):

@@ -14,7 +14,11 @@ rule report:
         cells=ancient(each(f"{OUT}/plates/{{plate}}/{KEPT_CELLS}")),
         summaries=ancient(each(f"{OUT}/plates/{{plate}}/{KEPT_CELLS_SUMMARY}")),
         tables=ancient(each(f"{OUT}/plates/{{plate}}/hvg.parquet")),
-        consensus=[f"{OUT}/manifests/consensus.json"] if CONFIG.plates.skips else [],
+        consensus=(
+            [f"{OUT}/manifests/consensus.json"]
+            if CONFIG.plates.skips or CONFIG.consensus.also
+            else []
+        ),
         pca_store=ancient(rules.pca.output.pca),
         umap_file=ancient(rules.embedding.output.embedding),
         atlas_manifest=[rules.atlas.output.manifest] if CONFIG.maps_all_cells else [],

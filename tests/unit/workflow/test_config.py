@@ -113,7 +113,7 @@ def test_tahoe_preset_is_the_published_notebook():
         "plates": DEFAULTS["plates"] | {"sheet": "config/tahoe-100m.tsv"},
         "outdir": "results/tahoe-100m",
         "qc": DEFAULTS["qc"] | {"filter": "pass_filter == 'full'"},
-        "consensus": {"n_top_genes": None, "min_plates": 3},
+        "consensus": {"n_top_genes": None, "min_plates": 3, "also": []},
         "map": DEFAULTS["map"] | {"method": "project"},
     }
     plates = read_plates(ROOT / config.plates.sheet, check_files=False)
@@ -125,7 +125,7 @@ def test_the_presets_of_one_plate_are_the_published_notebooks():
     same = {
         "normalize": {"target_sum": 10_000},
         "hvg": {"flavor": "cell_ranger", "n_top_genes": 5000},
-        "consensus": {"n_top_genes": None, "min_plates": 1},
+        "consensus": {"n_top_genes": None, "min_plates": 1, "also": []},
         "scale": {"zero_center": False, "max_value": None},
         "pca": {"n_comps": 100, "zero_center": True},
         "report": {"colors": ["leiden"]},

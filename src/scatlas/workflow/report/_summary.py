@@ -101,8 +101,10 @@ def _facts(results: Results, n_clusters: int) -> list[list[Link]]:
         words = f"{count(n, 'plate')} {verb} left out"
         left_out = [[Link(words, "#table-left_out"), Link(" as unusable.")]]
     variance = results.variance
+    n_also = len(results.consensus) - len(results.ranked)
+    named = f", {n_also:,} of them by name (consensus.also)," if n_also else ""
     genes = (
-        f"{count(len(results.consensus), 'gene')} were selected, and "
+        f"{count(len(results.consensus), 'gene')} were selected{named or ','} and "
         f"{count(len(variance), 'component')} hold {100 * variance['cumulative'].iloc[-1]:.1f}% of "
         "their variance."
     )
@@ -159,6 +161,7 @@ def _look(
         look.append([Link("The map by "), *maps, Link(": do plates mix within the clusters?")])
     if "table-markers" in there:
         look.append([Link("What the clusters are: their "), Link("marker genes", "#table-markers")])
+    look += [[Link(sentence)] for sentence in results.fact("markers", "to_add")]
     if "figure-integration-plate" in there:
         link = Link("batch correction", "#figure-integration-plate")
         look.append([Link("The map before and after "), link])
