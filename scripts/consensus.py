@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import logging
 import os
@@ -47,6 +48,11 @@ def main(argv: list[str] | None = None) -> None:
         "--min-cells", type=int, default=0, help="plates with fewer cells do not choose genes"
     )
     parser.add_argument("--genes", choices=get_args(GeneRule), default="same")
+    parser.add_argument("--also", nargs="+", default=[], help="genes to take whatever their ranks")
+    parser.add_argument(
+        "--stores", nargs="+", default=[], metavar="PLATE=PATH", help="counts.zarr, for --also"
+    )
+    parser.add_argument("--gene-names", help="column of var with the symbols of --also")
     # From the environment: a change of pca.n_comps must not rerun this step.
     parser.add_argument(
         "--n-comps",
@@ -66,8 +72,14 @@ def main(argv: list[str] | None = None) -> None:
             logger.info("too small to choose genes: %s", ", ".join(few) or "no plate")
         voters = [plate for plate in tables if plate not in few]
         min_plates = min_plates_of(args.min_plates, len(voters))
-        options = {"n_top_genes": args.n_top_genes, "genes": args.genes, "voters": voters}
-        table = consensus_genes(tables, min_plates=min_plates, **options)
+        table = consensus_genes(
+            tables,
+            n_top_genes=args.n_top_genes,
+            min_plates=min_plates,
+            genes=args.genes,
+            voters=voters,
+            also=genes_to_add(args, list(tables)),
+        )
         if args.n_comps is not None and len(table) < args.n_comps:
             raise InputError(
                 f"{len(table)} genes are highly variable on {min_plates} of {len(voters)} "
@@ -75,6 +87,13 @@ def main(argv: list[str] | None = None) -> None:
                 "lower consensus.min_plates or raise hvg.n_top_genes"
             )
         facts |= {"n_plates": len(tables), "n_genes": len(table)}
+        if args.also:
+            facts["also"] = list(table.index[table["also"]])
+            logger.info(
+                "%d of the %d genes of consensus.also are not highly variable enough, and come on "
+                "top",
+                *(len(facts["also"]), len(args.also)),
+            )
         facts |= {"left_out": missing} if missing else {}
         facts |= {"too_few_cells": few} if few else {}
         # Names alone: plates rerun only when this list changes.
@@ -90,6 +109,18 @@ def plates_of_few_cells(plates: Iterable[str], manifests: Path, min_cells: int) 
     n_cells = {plate: json.loads(text)["n_cells"] for plate, text in manifest.items()}
     few = {plate: n for plate, n in n_cells.items() if n < min_cells}
     return few if len(few) < len(n_cells) else {}
+
+
+def genes_to_add(args: argparse.Namespace, plates: list[str]) -> list[str]:
+    """Genes of ``--also`` as the plates name them."""
+    if not args.also:
+        return []
+    # Most runs start without what reads stores.
+    from scatlas.matrix.measured_genes import MeasuredGenes
+
+    stores = {plate: script.plate_paths(args.stores)[plate] for plate in plates}
+    measured = MeasuredGenes(stores, {}, args.genes, args.gene_names)
+    return measured.find(args.also, "consensus.also")
 
 
 def number_or_share(text: str) -> int | str:

@@ -14,7 +14,7 @@ from natsort import natsorted
 from scatlas.columns import GeneRule
 from scatlas.io import atomic_path
 from scatlas.io.files.hdf5_writing import write_h5ad
-from scatlas.matrix.markers import COLUMNS, merge_plates, rank_markers
+from scatlas.matrix.markers import COLUMNS, markers_to_add, merge_plates, rank_markers
 from scatlas.tl import rank_genes_groups
 from scatlas.workflow import script
 
@@ -30,6 +30,7 @@ def main(argv: list[str] | None = None) -> None:
         "--sums", nargs="+", required=True, metavar="PLATE=PATH", help="group_sums.h5ad of each"
     )
     parser.add_argument("--genes", choices=get_args(GeneRule), default="same")
+    parser.add_argument("--atlas-genes", type=Path, help="consensus_genes.tsv")
     parser.add_argument("--n-genes", type=int, default=100, help="marker genes per group")
     parser.add_argument("--min-fold-change", type=float, default=0.0, help="of a marker gene")
     parser.add_argument("--table", type=Path, required=True, help="markers.tsv to write")
@@ -51,6 +52,12 @@ def main(argv: list[str] | None = None) -> None:
         with atomic_path(args.means) as path:
             write_h5ad(path, means)
         facts |= {"n_groups": len(found.groups), "n_markers": len(found.table)}
+        if args.atlas_genes:
+            genes = pd.read_csv(args.atlas_genes, sep="\t", dtype=str, keep_default_na=False)
+            # For the report, too.
+            facts["to_add"] = markers_to_add(found.table, sums.plate_wise, genes["gene"])
+            for sentence in facts["to_add"]:
+                logger.info("%s", sentence)
         if args.wilcoxon:
             by = list(found.groups["by"].unique())
             table = markers_of_sample(args.umap, by, args.n_genes, args.min_fold_change)

@@ -9,7 +9,9 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
+from scatlas.io import CsrWriter, write_cells
 from scatlas.io.files.hdf5_writing import write_h5ad
+from scatlas.matrix.measured_genes import MeasuredGenes
 from scatlas.workflow.config.sections import Explore
 from scatlas.workflow.explore import MapCells, build, choose, count_pixels
 from scatlas.workflow.explore._cells import MapPixels
@@ -82,6 +84,7 @@ def make_page(
     times: int = 1,
     mixed: ad.AnnData | None = None,
     markers: Path | None = None,
+    measured: MeasuredGenes | None = None,
     **wanted: object,
 ) -> Made:
     """Build the page as the script does.
@@ -97,13 +100,14 @@ def make_page(
     """
     write_h5ad(folder / "umap.h5ad", cells)
     found, config = MapCells(folder / "umap.h5ad"), Explore(**wanted)
-    columns, genes = choose(found, found, config, markers)
-    total = multiplied(count_pixels(found, found, columns, genes), times)
+    columns, genes = choose(found, found, config, markers, measured)
+    total = multiplied(count_pixels(found, found, columns), times)
     if mixed is not None:
         write_h5ad(folder / "integrated.h5ad", mixed)
     facts = build(
         folder / "explore.html",
         total,
+        found,
         found,
         mixed=MapCells(folder / "integrated.h5ad") if mixed is not None else None,
         columns=columns,
@@ -111,8 +115,27 @@ def make_page(
         markers=markers,
         n_points=config.points,
         max_bytes=int(config.max_mb * 1e6),
+        measured=measured,
     )
-    return Made(folder / "explore.html", cells, columns, genes, total, facts)
+    names = [gene.name for gene in genes]
+    return Made(folder / "explore.html", cells, columns, names, total, facts)
+
+
+def plate_of(cells: ad.AnnData, folder: Path) -> tuple[MeasuredGenes, sparse.csr_matrix]:
+    """A plate that measures 30 genes more, with symbols SYM0 and so on of all; and the counts of
+    these in all its cells, of which ``atlas_row`` are the sample.
+    """
+    n = int(cells.obs["atlas_row"].max()) + 1
+    counts = sparse.random(n, 30, 0.2, "csr", np.float32, 0, lambda k: np.ones(k))
+    names = [f"GENE{i}" for i in range(60)] + [f"MEASURED {i}" for i in range(30)]
+    symbols = pd.DataFrame({"feature_name": [f"SYM{i}" for i in range(90)]}, index=names)
+    x = sparse.hstack([sparse.csr_matrix((n, 60), dtype=np.float32), counts]).tocsr()
+    with CsrWriter(folder / "counts.zarr", n_vars=90, var=symbols) as writer:
+        writer.append(x)
+    table = pd.DataFrame({"row": np.arange(n), "size_factor": np.full(n, 0.5)})
+    write_cells(folder / "factors.parquet", table, [np.arange(n).astype(str).astype(object)])
+    stores = {"p1": folder / "counts.zarr"}, {"p1": folder / "factors.parquet"}
+    return MeasuredGenes(*stores), counts
 
 
 def multiplied(found: MapPixels, times: int) -> MapPixels:
@@ -123,6 +146,6 @@ def multiplied(found: MapPixels, times: int) -> MapPixels:
         more(found.cells),
         {name: more(counts) for name, counts in found.levels.items()},
         found.wide_cells * times,
-        found.genes * times,
+        found.wide_pixel,
         [sums * times for sums in found.numbers],
     )

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from scatlas.matrix.map_pixels import box_of, positions
-from tests.explore.cells import HOSTILE, Made, make_page, sample
+from tests.explore.cells import HOSTILE, Made, make_page, plate_of, sample
 from tests.helpers import bidi
 from tests.helpers.bidi import Tab, in_both
 
@@ -33,7 +33,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     rows = [("leiden", str(i), 1, f"GENE{i}") for i in range(12)]
     markers = pd.DataFrame(rows, columns=["by", "group", "rank", "names"])
     markers.to_csv(folder / "markers.tsv", sep="\t", index=False)
-    return make_page(folder, cells, mixed=mixed, markers=folder / "markers.tsv")
+    measured, _ = plate_of(cells, folder)
+    paths = {"mixed": mixed, "markers": folder / "markers.tsv", "measured": measured}
+    return make_page(folder, cells, **paths)
 
 
 @pytest.fixture(scope="module")
@@ -418,6 +420,25 @@ def test_densities_of_96_million_cells(tab: Tab, large: Made):
     # A gene: where cells have it, the mean is seen.
     tab.run("await explorer.setColour(0, explorer.atlas.colour('gene', 'GENE59'))")
     assert len(pixels_of(tab)) > 50
+    assert tab.errors == []
+
+
+def test_search_finds_symbols_and_says_how_to_add_a_measured_gene(tab: Tab, made: Made):
+    tab.show(made.page)
+    tab.keys("/")
+    tab.keys("sym7")
+    tab.wait("!document.getElementById('found').hidden")
+    rows = "return [...document.querySelectorAll('#found li')].map((e) => e.textContent)"
+    assert tab.run(rows)[0] == "SYM7gene GENE7"
+    assert "SYM70not on this page" in tab.run(rows)
+    tab.keys("\ue007")
+    tab.wait("explorer.states[0].color.name === 'GENE7'")
+    tab.keys("measured 3")
+    tab.wait("document.querySelector('#found .kind')?.textContent === 'not on this page'")
+    tab.click("#found [role=option]")
+    tab.wait("document.querySelector('#found .note')")
+    assert "To add it: scatlas gene 'MEASURED 3' --add, then scatlas run." in tab.text("#found")
+    assert tab.run("return explorer.states[0].color.name") == "GENE7"
     assert tab.errors == []
 
 

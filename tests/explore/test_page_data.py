@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from scatlas.errors import InputError
 from scatlas.io.files.hdf5_writing import write_h5ad
 from scatlas.matrix.map_pixels import (
-    FIXED_POINT,
     MEANS_SIDE,
     SIDE,
     Box,
@@ -31,9 +30,10 @@ from scatlas.matrix.map_pixels import (
 from scatlas.workflow.config.sections import Explore
 from scatlas.workflow.explore import MapCells, choose, count_pixels
 from scatlas.workflow.explore._build import SCRIPTS
-from scatlas.workflow.explore._choose import choose_genes
-from scatlas.workflow.explore._pack import coarsen, varints
-from tests.explore.cells import HOSTILE, PLATES, Made, make_page, sample
+from scatlas.workflow.explore._cells import read_genes
+from scatlas.workflow.explore._choose import TOP_MARKERS, choose_genes
+from scatlas.workflow.explore._pack import coarsen, pack_names, varints
+from tests.explore.cells import HOSTILE, PLATES, Made, make_page, plate_of, sample
 from tests.helpers.node import assert_joined
 
 
@@ -145,17 +145,47 @@ def test_named_columns_must_exist(tmp_path: Path, made: Made):
     assert genes == []
 
 
-def test_genes_are_markers_of_all_groups_then_variable_ones(tmp_path: Path):
+def test_genes_are_markers_of_all_groups_and_named_and_variable_ones(tmp_path: Path):
     rows = [("leiden", g, r, f"GENE{10 * r + int(g)}") for g in "012" for r in (1, 2)]
-    table = pd.DataFrame(
-        [*rows, ("leiden", "0", 3, "ELSEWHERE")], columns=["by", "group", "rank", "names"]
-    )
+    more = [("leiden", "0", 3, "ELSEWHERE"), ("leiden", "0", TOP_MARKERS + 1, "GENE3")]
+    table = pd.DataFrame([*rows, *more], columns=["by", "group", "rank", "names"])
     table.to_csv(tmp_path / "markers.tsv", sep="\t", index=False)
-    var = sample(30).var
-    genes = choose_genes(var, tmp_path / "markers.tsv", 6)
-    assert genes == ["GENE10", "GENE11", "GENE12", "GENE20", "GENE59", "GENE58"]
-    assert choose_genes(var, None, 2) == ["GENE59", "GENE58"]
-    assert len(choose_genes(var, None, 500)) == 60
+    var, path = sample(30).var, tmp_path / "markers.tsv"
+    best = ["GENE10", "GENE11", "GENE12", "GENE20", "GENE21", "GENE22"]
+    genes = choose_genes(var, path, Explore(n_genes=8), known=var.index)
+    assert genes == [*best, "GENE59", "GENE58"]
+    # In any case: the best markers and named genes, of the atlas or not.
+    genes = choose_genes(var, path, Explore(n_genes=2), ["NAMED", "GENE11"])
+    assert genes == ["NAMED", "GENE11", "GENE10", *best[2:], "ELSEWHERE"]
+    assert choose_genes(var, None, Explore(n_genes=2)) == ["GENE59", "GENE58"]
+    assert len(choose_genes(var, None, Explore(n_genes=500))) == 60
+
+
+def test_a_page_has_room_for_so_many_genes(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    rows = [("leiden", str(g), r, f"M{g}-{r}") for g in range(40) for r in range(1, 11)]
+    table = pd.DataFrame(rows, columns=["by", "group", "rank", "names"])
+    table.to_csv(tmp_path / "markers.tsv", sep="\t", index=False)
+    genes = choose_genes(sample(30).var, tmp_path / "markers.tsv", Explore(max_mb=4), ["NAMED"])
+    assert len(genes) == 200
+    assert {f"M{g}-{r}" for g in range(40) for r in range(1, 5)} < set(genes)
+    assert "201 of the best marker genes of all groups are not on the page" in caplog.text
+    with pytest.raises(InputError, match="names 151 genes, but a page of 3 MB has room for 150"):
+        choose_genes(sample(30).var, None, Explore(max_mb=3), [f"G{i}" for i in range(151)])
+
+
+def test_names_of_genes_are_small_and_can_be_read():
+    rng = np.random.default_rng(0)
+    ids = {f"ENSG{i:011d}" for i in rng.choice(300_000, 30_000, replace=False)}
+    clones = {f"AC{i:06d}.{i % 9}" for i in rng.choice(10**6, 15_000, replace=False)}
+    words = {"".join(rng.choice([*"ABCDEFGHIKLMNOPRSTXZ"], 4)) + str(i % 40) for i in range(15_000)}
+    names = sorted({*ids, *clones, *words, *HOSTILE, "", "\\", 100 * "A", 101 * "A"})
+    packed = pack_names(names)
+    assert len(base64.b64encode(packed)) < 250_000
+    found, last = [], ""
+    for text in json.loads(zlib.decompress(packed, -15)):
+        last = last[: ord(text[0]) - 35] + text[1:]
+        found.append(last)
+    assert found == names
 
 
 # The page ----------------------------------------------------------------------------------------
@@ -223,8 +253,39 @@ def test_genes_of_points_and_means_of_pixels(made: Made):
         )
         expected = pd.Series(exact).groupby(pixel).mean().clip(upper=gene["mean_high"])
         assert np.abs(means[i] / 255 * gene["mean_high"] - expected).max() < gene["mean_high"] / 200
-    sums = made.total.genes.sum() * FIXED_POINT
-    assert sums == pytest.approx(x[made.genes].to_numpy().sum(), rel=1e-3)
+
+
+def test_genes_that_the_atlas_lacks_come_from_the_counts(tmp_path: Path):
+    cells = sample(600)
+    measured, counts = plate_of(cells, tmp_path)
+    found = make_page(
+        tmp_path, cells, measured=measured, genes=["MEASURED 7", "SYM62", "SYM3"], n_genes=5
+    )
+    assert found.genes == ["MEASURED 7", "MEASURED 2", "GENE3", "GENE59", "GENE58"]
+    blocks = blocks_of(found.page)
+    meta = json.loads(blocks["meta"])
+    assert [gene["symbol"] for gene in meta["genes"][:3]] == ["SYM67", "SYM62", "SYM3"]
+    assert len(json.loads(blocks["measured"])) == 180 - 10
+    pixel = pixels(positions(cells.obsm["X_umap"], box_of(cells.obsm["X_umap"])), MEANS_SIDE)
+    means = np.frombuffer(blocks["gene-means"], np.uint8).reshape(5, -1)
+    for i, gene in enumerate((7, 2)):
+        exact = np.log1p(counts[cells.obs["atlas_row"]][:, [gene]].toarray().ravel() / 0.5)
+        assert meta["genes"][i]["high"] == pytest.approx(np.log1p(2), abs=1e-4)
+        values = np.frombuffer(blocks[f"gene-{i}"], np.uint8)
+        assert (values == np.where(exact > 0, 255, 0)).all()
+        expected = pd.Series(exact).groupby(pixel).mean().clip(upper=meta["genes"][i]["mean_high"])
+        found_means = means[i] / 255 * meta["genes"][i]["mean_high"]
+        assert np.abs(found_means - expected).max() < 0.005
+
+
+def test_a_name_that_no_plate_measures_has_close_ones(tmp_path: Path):
+    cells = sample(30)
+    measured, _ = plate_of(cells, tmp_path)
+    with pytest.raises(
+        InputError, match=r"explore.genes: no plate measures a gene 'measured9'"
+    ) as e:
+        make_page(tmp_path, cells, measured=measured, genes=["measured9"])
+    assert "close names are 'MEASURED 9'" in str(e.value)
 
 
 def test_the_same_input_gives_the_same_bytes(made: Made, tmp_path: Path):
@@ -292,11 +353,18 @@ def test_counts_do_not_depend_on_their_parts(
         with warnings.catch_warnings(action="ignore"):
             made.cells.write_zarr(cells.path, convert_strings_to_categoricals=False)
     sample = MapCells(made.page.parent / "umap.h5ad")
-    whole = count_pixels(sample, sample, made.columns, made.genes)
+    whole = count_pixels(sample, sample, made.columns)
+    rows = np.arange(0, made.cells.n_obs, 3)
+    whole_genes = read_genes(sample, sample, made.genes, whole.wide_pixel, rows)
     monkeypatch.setattr("scatlas.workflow.explore._cells._CELLS_AT_ONCE", 7)
-    found = count_pixels(cells, sample, made.columns, made.genes, block_budget="10kB")
+    found = count_pixels(cells, sample, made.columns)
+    genes = read_genes(cells, sample, made.genes, found.wide_pixel, rows, block_budget="10kB")
     assert int(found.wide_cells.sum()) == made.cells.n_obs
     np.testing.assert_equal(found, whole)
+    np.testing.assert_equal(genes.means, whole_genes.means)
+    assert (genes.points != whole_genes.points).nnz == 0
+    expected = made.cells[rows, made.genes].X
+    assert (genes.points != expected).nnz == 0
 
 
 def test_nothing_of_the_data_is_markup(made: Made):

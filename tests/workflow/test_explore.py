@@ -12,6 +12,7 @@ import anndata as ad
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse as sp
 
 from scatlas.datasets import write_plate
 from tests.workflow.conftest import PLATES
@@ -23,19 +24,38 @@ pytestmark = pytest.mark.workflow
 @pytest.fixture(scope="module")
 def explored(built: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
     copy = built.copied(tmp_path_factory.mktemp("explore"))
-    copy.change(explore={"n_genes": 40})
+    known = pd.read_csv(copy.results / "consensus_genes.tsv", sep="\t")["gene"]
+    named = tmp_path_factory.mktemp("list") / "genes.txt"
+    named.write_text(f"{next(g for g in counts_of(copy).var_names[5:] if g not in {*known})}\n\n")
+    copy.change(explore={"n_genes": 40, "genes": str(named)})
     assert copy.build() == {"explore", "report"}, "the report shows the config"
     return copy
 
 
-def meta_of(project: Project) -> dict:
+def blocks_of(project: Project) -> dict[str, bytes]:
     text = (project.results / "explore.html").read_text()
-    (block,) = re.findall(r'id="block-meta">([^<]*)<', text)
-    return json.loads(zlib.decompress(base64.b64decode(block), -15))
+    found = re.findall(r'id="block-([^"]+)">([^<]*)<', text)
+    return {name: zlib.decompress(base64.b64decode(block), -15) for name, block in found}
+
+
+def meta_of(project: Project) -> dict:
+    return json.loads(blocks_of(project)["meta"])
+
+
+def counts_of(project: Project) -> ad.AnnData:
+    """Counts of the kept cells of all plates, divided by the size factors."""
+    parts = []
+    for plate in PLATES:
+        cells = pd.read_parquet(project.results / f"plates/{plate}/size_factors.parquet")
+        part = ad.read_zarr(project.results / f"plates/{plate}/counts.zarr")[cells["row"]].copy()
+        part.X = sp.diags(1 / cells["size_factor"].to_numpy()) @ part.X
+        parts.append(part)
+    return ad.concat(parts)
 
 
 def test_the_page_has_all_cells_and_the_markers(explored: Project):
-    meta = meta_of(explored)
+    blocks = blocks_of(explored)
+    meta = json.loads(blocks["meta"])
     atlas = ad.read_zarr(explored.results / "atlas.zarr")
     assert meta["n_cells"] == atlas.n_obs > 400
     assert meta["n_points"] == 300, "those of the sample"
@@ -43,12 +63,25 @@ def test_the_page_has_all_cells_and_the_markers(explored: Project):
     assert list(columns)[:2] == ["leiden", "plate"]
     assert columns["plate"]["levels"] == list(PLATES)
     assert "donor" in columns
-    markers = pd.read_csv(explored.results / "tables/markers.tsv", sep="\t", dtype=str)
+    markers = pd.read_csv(explored.results / "tables/markers.tsv", sep="\t", dtype={"group": str})
+    best = set(markers["names"][markers["rank"] <= 10])
     genes = [gene["name"] for gene in meta["genes"]]
-    assert len(genes) == 40
-    assert set(genes) <= set(atlas.var_names)
-    assert len(set(genes) & set(markers["names"])) >= 26
+    assert best < set(genes), "in the atlas or not"
+    assert best - set(atlas.var_names)
+    assert len(genes) == max(40, len(best) + 1)
+    assert genes[0] not in {*atlas.var_names, *best}, "as named"
     assert meta["markers"]
+    assert [len(names) for _, _, names in meta["markers"]] == [4] * len(meta["markers"])
+
+    counts = counts_of(explored)
+    assert len(json.loads(blocks["measured"])) == counts.n_vars - len(genes)
+    sample = ad.read_h5ad(explored.results / "umap.h5ad")
+    for i, gene in enumerate(genes):
+        exact = np.log1p(counts[:, gene].X.toarray().ravel())[sample.obs["atlas_row"]]
+        values = np.frombuffer(blocks[f"gene-{i}"], np.uint8)
+        assert ((values > 0) == (exact > 0)).all(), gene
+        high = meta["genes"][i]["high"]
+        assert np.abs((values - 1.0).clip(0) / 254 * high - exact).max() <= high / 200, gene
 
 
 def test_what_the_config_asks_reruns_what_it_concerns(explored: Project, tmp_path: Path):

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from scatlas.datasets import simulate_plate
+from scatlas.export import to_h5ad
 from tests.workflow.runs import Project
 
 pytestmark = pytest.mark.workflow
@@ -72,6 +73,9 @@ def build(folder: Path, plates: dict[str, ad.AnnData], genes: str) -> Project:
     for name, plate in plates.items():
         plate.write_h5ad(paths[name])
     project = Project(folder / "project", CONFIG | {"genes": genes})
+    # Genes of both plates, of one, and of which few vary.
+    also = sorted({*plates["p1"].var_names[:20], *plates["p2"].var_names[:20]})
+    project.config["consensus"] = {**CONFIG["consensus"], "also": also}
     project.write_plates(paths)
     project.build(*TARGETS)
     return project
@@ -90,6 +94,12 @@ def test_absent_genes_are_zeros(tmp_path: Path):
         assert ours[ours.obs["plate"] == name, mask].X.nnz == 0
     pd.testing.assert_frame_equal(ours.obs, theirs.obs)
     pd.testing.assert_frame_equal(ours.var, theirs.var, check_names=False)
+    named = ours.var_names.isin(found.config["consensus"]["also"])
+    assert named.sum() == len(found.config["consensus"]["also"]) > 20
+    # The others are those of any plate, which min_plates asks for.
+    assert (ours.var["also"] == (ours.var["highly_variable_nbatches"] == 0)).all()
+    assert ours.var["also"].any()
+    assert not ours.var["also"][~named].any()
     assert ours.var["gene_id"].tolist() == [f"ID{gene}" for gene in ours.var_names]
     assert "level" not in ours.var
     np.testing.assert_array_equal(ours.obsm["X_pca"], theirs.obsm["X_pca"])
@@ -101,6 +111,21 @@ def test_absent_genes_are_zeros(tmp_path: Path):
     assert (ours.X != theirs.X).nnz == 0
     pd.testing.assert_frame_equal(ours.obs, theirs.obs)
     pd.testing.assert_frame_equal(ours.var, theirs.var, check_names=False)
+
+    for project in (found, expected):
+        to_h5ad(project.results / "atlas.zarr", tmp_path / "all.h5ad", genes="all", counts=True)
+        every = ad.read_h5ad(tmp_path / "all.h5ad")
+        (tmp_path / "all.h5ad").unlink()
+        assert every.n_vars > ours.n_vars
+        if project is found:
+            whole = every
+    assert (whole.X != every.X).nnz == 0
+    assert (whole.layers["counts"] != every.layers["counts"]).nnz == 0
+    pd.testing.assert_frame_equal(whole.var, every.var, check_names=False)
+    found.change(consensus={"also": ["nowhere"]})
+    failed = found.run("atlas")
+    assert "consensus.also: no plate measures a gene 'nowhere'" in failed.stdout
+    found.change(consensus=expected.config["consensus"])
 
     # As with `intersect`, a plate that changes no consensus gene leaves the others as they are.
     assert found.build(*TARGETS) == set()

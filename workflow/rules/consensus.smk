@@ -9,6 +9,12 @@ checkpoint consensus:
     input:
         hvg=all_plates(f"{OUT}/manifests/hvg/{{plate}}.json"),
         tables=ancient(all_plates(f"{OUT}/plates/{{plate}}/hvg.parquet")),
+        # Names of genes that are looked up.
+        stores=(
+            ancient(all_plates(f"{OUT}/plates/{{plate}}/counts.zarr/zarr.json"))
+            if CONFIG.consensus.also
+            else []
+        ),
         script=script("consensus"),
     output:
         genes=f"{OUT}/consensus_genes.tsv",
@@ -28,13 +34,14 @@ checkpoint consensus:
         hvg=by_plate(f"{OUT}/plates/{{plate}}/hvg.parquet"),
         choice=consensus_options(),
         genes=CONFIG.genes,
+        also=also_option(),
         code=code("consensus"),
     message:
         "genes that the plates agree on"
     shell:
         f"{RUN}"
         " {input.script:q} --hvg {params.hvg:q} {params.choice}"
-        " --genes {params.genes} --list {output.genes:q} --table {output.table:q}"
+        " --genes {params.genes} {params.also} --list {output.genes:q} --table {output.table:q}"
         f"{STEP_TAIL}"
 
 

@@ -1,5 +1,6 @@
-# The map as one page that opens by a double click: cells and sums by pixel, in one pass.
-# in:  atlas.zarr or, if it has no map, umap.h5ad; umap.h5ad; tables/markers.tsv; integrated.h5ad
+# The map as one page that opens by a double click: cells and sums by pixel.
+# in:  atlas.zarr or, if it has no map, umap.h5ad; umap.h5ad; tables/markers.tsv; integrated.h5ad;
+#      plates/{plate}/{counts.zarr,size_factors.parquet} for names of genes, and for genes that the atlas lacks
 # out: explore.html
 MAPPED_CELLS = "atlas.zarr/zarr.json" if CONFIG.maps_all_cells else "umap.h5ad"
 
@@ -12,6 +13,10 @@ rule explore:
         umap=ancient(rules.embedding.output.embedding),
         markers_manifest=[f"{OUT}/manifests/markers.json"] if CONFIG.markers.by else [],
         markers=[ancient(f"{OUT}/tables/markers.tsv")] if CONFIG.markers.by else [],
+        load=each(f"{OUT}/manifests/load/{{plate}}.json"),
+        stores=ancient(each(f"{OUT}/plates/{{plate}}/counts.zarr/zarr.json")),
+        normalize=each(f"{OUT}/manifests/normalize/{{plate}}.json"),
+        size_factors=ancient(each(f"{OUT}/plates/{{plate}}/size_factors.parquet")),
         integrate=[f"{OUT}/manifests/integrate.json"] if CONFIG.integrate else [],
         integrated=([ancient(f"{OUT}/integrated.h5ad")] if CONFIG.integrate else []),
         script=script("explore"),
@@ -33,13 +38,19 @@ rule explore:
         cells=result("--cells", CELLS),
         markers=MARKERS_OPTION,
         integrated=INTEGRATED_OPTION,
+        stores=each(f"{OUT}/plates/{{plate}}/counts.zarr", options=True),
+        size_factors=each(f"{OUT}/plates/{{plate}}/size_factors.parquet", options=True),
+        genes=CONFIG.genes,
+        gene_names=as_is(GENE_NAMES_OPTION),
         code=code("explore"),
     message:
         "the atlas as a page: explore.html"
     shell:
         f"{RUN}"
         " {input.script:q} {params.cells} --umap {input.umap:q}"
-        " {params.markers} {params.integrated} {params.options} --html {output.page:q}"
+        " {params.markers} {params.integrated} --stores {params.stores:q}"
+        " --size-factors {params.size_factors:q} --genes {params.genes} {params.gene_names}"
+        " {params.options} --html {output.page:q}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"
 
 

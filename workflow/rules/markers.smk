@@ -91,6 +91,7 @@ rule markers:
         cell_groups=f"{OUT}/manifests/cell_groups.json",
         group_sums=each(f"{OUT}/manifests/group_sums/{{plate}}.json"),
         sums=ancient(each(f"{OUT}/plates/{{plate}}/group_sums.h5ad")),
+        atlas_genes=f"{OUT}/consensus_genes.tsv",
         embedding=([rules.embedding.output.manifest] if CONFIG.markers.wilcoxon else []),
         umap=(
             [ancient(rules.embedding.output.embedding)]
@@ -132,7 +133,8 @@ rule markers:
     shell:
         f"{RUN}"
         " {input.script:q} --sums {params.sums:q} --genes {params.genes}"
-        " --n-genes {params.n_genes} --min-fold-change {params.min_fold_change}"
+        " --atlas-genes {input.atlas_genes:q} --n-genes {params.n_genes}"
+        " --min-fold-change {params.min_fold_change}"
         " --table {output.table:q} --means {output.means:q} {params.wilcoxon}"
         f"{STEP_TAIL}"
 

@@ -175,6 +175,15 @@ def consensus_options():
     )
 
 
+def also_option():
+    """Genes that the atlas gets in any case, and where their names are looked up."""
+    if not CONFIG.consensus.also:
+        return ""
+    stores = by_plate(f"{OUT}/plates/{{plate}}/counts.zarr")
+    words = shlex.join(["--also", *CONFIG.consensus.also, "--stores", *stores])
+    return as_is(f"{words} {GENE_NAMES_OPTION}")
+
+
 def clusters_option():
     """Where the cells find their clusters."""
     option, name = (

@@ -13,6 +13,7 @@ import numpy as np
 from scatlas._util.colours import colours
 from scatlas.compute.progress import progress_meter
 from scatlas.errors import DiskError, InputError
+from scatlas.export._measured import Matrices, matrices
 from scatlas.export._nodes import (
     Hdf5Sink,
     NodeCopy,
@@ -26,7 +27,7 @@ from scatlas.io.files.atomic import atomic_path
 from scatlas.io.files.hdf5_writing import create_hdf5
 from scatlas.io.files.read_errors import reading
 from scatlas.io.products.gene_copy import GeneCopy, find_gene_copy, write_gene_copy
-from scatlas.io.zarr_writer.elements import DICT, STRING_ARRAY
+from scatlas.io.zarr_writer.elements import DICT, RAW, STRING_ARRAY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -40,8 +41,15 @@ _MAX_CATEGORIES = 100
 _FIRST = ("leiden", "plate")
 
 
-def to_h5ad(atlas: Path | str, out: Path | str) -> None:
-    """Copy an atlas to one h5ad file with equal content; atomic.
+def to_h5ad(
+    atlas: Path | str,
+    out: Path | str,
+    *,
+    genes: Sequence[str] | str | None = None,
+    counts: bool = False,
+    block_budget: str | int = "256MB",
+) -> None:
+    """Copy an atlas to one h5ad file, with equal content or with more genes; atomic.
 
     The file is not compressed, so that it is read at the speed of the disk. Memory does not grow
     with the atlas.
@@ -49,27 +57,55 @@ def to_h5ad(atlas: Path | str, out: Path | str) -> None:
     Parameters
     ----------
     atlas
-        Zarr store, at a path or an address.
+        Zarr store, at a path or an address; with `genes` or `counts` in the folder of its results.
     out
         File to write.
+    genes
+        ``"all"`` measured genes, or their names, in place of those of the atlas: X has
+        log-normalised values as in the atlas. Columns of ``var`` that only genes of the atlas have
+        are NaN or False for others, and loadings (``varm``) zero.
+    counts
+        Add the raw counts as ``layers['counts']``, CSR in float32.
+    block_budget
+        Memory for the blocks of counts in flight.
 
     Raises
     ------
     InputError
-        The file exists, or the atlas is damaged or no Zarr store.
+        The file exists, the atlas is damaged or no Zarr store, no plate measures a gene, or the
+        counts of the plates are not beside the atlas.
     """
     out = Path(out)
     with (
         _open(atlas, out) as (store, root),
+        matrices(store, root, out, genes, block_budget, counts=counts) as parts,
         atomic_path(out) as partial,
         create_hdf5(partial) as file,
-        closing(progress_meter(n_values(root), unit="values")) as passed,
-        _reading(store),
     ):
-        NodeCopy(Hdf5Sink(file), passed).copy(root, "")
+        nodes = {name: root[name] for name in root}
+        nodes |= {"X": parts.x, "var": parts.var, "varm": parts.varm}
+        sink = Hdf5Sink(file)
+        sink.group("", attributes(root))
+        for name in ("layers", "varp"):
+            sink.group(name, DICT)
+            if genes is not None:  # the atlas has them of its genes alone
+                nodes.pop(name, None)
+        if parts.counts is not None:
+            nodes["layers/counts"] = parts.counts
+        total = sum(n_values(node) for node in nodes.values())
+        with closing(progress_meter(total, unit="values")) as passed, _reading(store):
+            for name in sorted(nodes):
+                NodeCopy(sink, passed).copy(nodes[name], name)
 
 
-def to_cellxgene(atlas: Path | str, out: Path | str, *, block_budget: str | int = "256MB") -> None:
+def to_cellxgene(
+    atlas: Path | str,
+    out: Path | str,
+    *,
+    genes: Sequence[str] | str | None = None,
+    counts: bool = False,
+    block_budget: str | int = "256MB",
+) -> None:
     """Write an atlas as the h5ad file that cellxgene reads fastest; atomic.
 
     X is stored gene after gene (CSC), from the gene-major copy beside the atlas if there is one.
@@ -84,23 +120,28 @@ def to_cellxgene(atlas: Path | str, out: Path | str, *, block_budget: str | int 
         gene-major copy.
     out
         File to write.
+    genes
+        As for :func:`to_h5ad`.
+    counts
+        Add the raw counts as ``raw.X``, CSR in float32, where CELLxGENE's schema asks for them.
     block_budget
-        Memory for X while it is sorted by gene, if there is no copy.
+        Memory for X while it is sorted by gene, if there is no copy, and for blocks of counts.
 
     Raises
     ------
     InputError
-        The file exists, or the atlas is damaged, no Zarr store, or without a map.
+        As :func:`to_h5ad`, or the atlas is without a map.
     """
     out = Path(out)
     with (
         _open(atlas, out) as (store, root),
-        _x_by_gene(store, root, out, block_budget) as x,
+        matrices(store, root, out, genes, block_budget, counts=counts) as parts,
+        _x_by_gene(parts.store, root, out, block_budget) as x,
         atomic_path(out) as partial,
         create_hdf5(partial) as file,
     ):
         sink = Hdf5Sink(file)
-        _copy_for_browsers(store, root, x, sink)
+        _copy_for_browsers(store, root, parts._replace(x=x), sink)
         for name, values in categories(root["obs"]).items():
             array = sink.array(f"uns/{name}_colors", (len(values),), None, STRING_ARRAY)
             array[...] = np.array(colours(len(values)), object)
@@ -132,21 +173,28 @@ def to_vitessce(atlas: Path | str, out: Path | str, *, block_budget: str | int =
         atomic_path(out) as partial,
     ):
         partial.mkdir()
-        _copy_for_browsers(store, root, x, ZarrV2Sink(partial / "atlas.zarr"))
+        parts = Matrices(store, x, root["var"], root["varm"], None)
+        _copy_for_browsers(store, root, parts, ZarrV2Sink(partial / "atlas.zarr"))
         config = _view_config(categories(root["obs"]))
         (partial / "view.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
 
 
-def _copy_for_browsers(store: Store, root: Any, x: Any, sink: Sink) -> None:
-    total = n_values(x) + sum(n_values(root[name]) for name in ("obs", "var", "obsm", "varm"))
+def _copy_for_browsers(store: Store, root: Any, parts: Matrices, sink: Sink) -> None:
+    narrow = {"obs": root["obs"], "var": parts.var, "obsm": root["obsm"], "varm": parts.varm}
+    whole = {"X": parts.x}
     sink.group("", attributes(root))
     for name in ("layers", "obsp", "varp", "uns"):
         sink.group(name, DICT)
+    if parts.counts is not None:
+        sink.group("raw", RAW)
+        sink.group("raw/varm", DICT)
+        whole["raw/X"], narrow["raw/var"] = parts.counts, parts.var
+    total = sum(n_values(node) for node in (*whole.values(), *narrow.values()))
     with closing(progress_meter(total, unit="values")) as passed, _reading(store):
-        NodeCopy(sink, passed).copy(x, "X")
-        others = NodeCopy(sink, passed, narrow=True)
-        for name in ("obs", "var", "obsm", "varm"):
-            others.copy(root[name], name)
+        for name, node in whole.items():
+            NodeCopy(sink, passed).copy(node, name)
+        for name, node in narrow.items():
+            NodeCopy(sink, passed, narrow=True).copy(node, name)
 
 
 @contextmanager

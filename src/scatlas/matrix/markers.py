@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import yaml
 from natsort import natsorted
 
 from scatlas.columns import common_genes
@@ -22,7 +23,7 @@ from scatlas.matrix.rank_statistics import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -38,6 +39,8 @@ COLUMNS = (
     *("by", "group", "rank", "names", "scores", "logfoldchanges", "pvals", "pvals_adj"),
     *("pct_nz_group", "pct_nz_reference", "mean_group", "mean_reference"),
 )
+# Markers of a group that should be seen, and genes that a sentence names.
+_FIRST, _MAX_NAMED = 10, 20
 _KINDS = SumKinds(sums=True, squares=True, nonzero=True)
 
 
@@ -95,7 +98,33 @@ def merge_plates(paths: Mapping[str, Path], genes: GeneRule = "same") -> GroupSu
         own, names = found[plate]
         at = rows.get_indexer(pd.MultiIndex.from_frame(own[["by", "group"]]))
         add_group_sums(path, at, names.get_indexer(shared), total)
-    return GroupSums(groups, shared, total)
+    per_plate = pd.concat([own["by"].value_counts() for own, _ in found.values()], axis=1)
+    is_plate_wise = (per_plate.max(axis=1) == 1) & (groups["by"].value_counts() > 1)
+    names = (by for by in groups["by"].unique() if is_plate_wise[by])
+    return GroupSums(groups, shared, total, tuple(names))
+
+
+def markers_to_add(
+    table: pd.DataFrame, columns: Iterable[str], genes: Collection[str]
+) -> list[str]:
+    """A sentence for each of some columns, if the first markers of its groups are not all among
+    the ``genes`` of the atlas.
+    """
+    sentences = []
+    first = table[table["rank"] <= _FIRST].sort_values("rank", kind="stable")
+    for by in columns:
+        names = first.loc[first["by"] == by, "names"].unique()
+        absent = names[~np.isin(names, list(genes))].tolist()
+        if absent:
+            shown = yaml.safe_dump(absent[:_MAX_NAMED], default_flow_style=True, width=np.inf)
+            more = len(absent) - _MAX_NAMED
+            sentences.append(
+                f"{len(absent):,} of the {len(names):,} first marker genes of {by} are not among "
+                "the genes of the atlas, which vary within plates. Components and clusters follow "
+                f"them with consensus: {{also: {shown.strip()}}}"
+                + (f", and {more:,} more in tables/markers.tsv" if more > 0 else "")
+            )
+    return sentences
 
 
 def rank_markers(found: GroupSums, n_genes: int, min_fold_change: float = 0.0) -> Markers:

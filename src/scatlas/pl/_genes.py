@@ -77,7 +77,10 @@ def hvg_overlap(hvg: Mapping[str, Collection[str]]) -> Figure:
 
 @styled
 def genes_by_plates(
-    hvg: Mapping[str, Collection[str]], chosen: Collection[str] | None = None
+    hvg: Mapping[str, Collection[str]],
+    chosen: Collection[str] | None = None,
+    *,
+    n_also: int = 0,
 ) -> Figure:
     """On how many plates genes are highly variable.
 
@@ -90,7 +93,9 @@ def genes_by_plates(
     hvg
         Highly variable genes of each plate.
     chosen
-        Genes of the atlas; all by default.
+        Genes of the atlas by their ranks; all by default.
+    n_also
+        Further genes of the atlas, which ``consensus.also`` names; in the title alone.
 
     Raises
     ------
@@ -130,7 +135,8 @@ def genes_by_plates(
     ax.set_xlim(0.4, n_plates + 0.6)
     ax.set_xlabel("plates on which a gene is highly variable")
     ax.set_ylabel("genes")
-    ax.set_title(_title(n_genes, n_chosen))
+    also = f"; {n_also:,} more by name" if n_also else ""
+    ax.set_title(_title(n_genes, n_chosen) + also)
     made.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return made
 

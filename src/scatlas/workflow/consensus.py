@@ -11,7 +11,7 @@ from scatlas.columns import common_genes, first_difference
 from scatlas.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from scatlas.columns import GeneRule
 
@@ -28,6 +28,7 @@ def consensus_genes(
     min_plates: int = 1,
     genes: GeneRule = "same",
     voters: Collection[str] | None = None,
+    also: Sequence[str] = (),
 ) -> pd.DataFrame:
     """Genes that are highly variable on at least ``min_plates``, in the first plate's order, with
     the number of these plates, whether they are all, and the means over plates of the numbers of
@@ -39,6 +40,9 @@ def consensus_genes(
     these, then first in order, as :func:`scanpy.pp.highly_variable_genes` ranks them for
     seurat_v3_paper with ``batch_key``. The published 100M-cell notebook orders genes by the hash of
     a set.
+
+    The genes ``also`` come on top, whatever their ranks; if there are any, a column ``also`` marks
+    those that are chosen for this alone.
     """
     first, *others = tables
     order = common_genes([table.index for table in tables.values()], genes)
@@ -70,11 +74,13 @@ def consensus_genes(
         facts = pd.DataFrame({"n": -n_plates, "rank": ranks.median(axis=1).to_numpy()})
         best = facts.sort_values(["n", "rank"]).index[:n_top_genes]
         chosen &= np.isin(np.arange(n_plates.size), best)
+    is_extra = order.isin(also) & ~chosen
     table = pd.DataFrame(
         {
             "highly_variable": True,
             "highly_variable_nbatches": n_plates,
             "highly_variable_intersection": n_plates == len(tables),
+            **({"also": is_extra} if also else {}),
         },
         index=pd.Index(order, name="gene"),
     )
@@ -82,7 +88,7 @@ def consensus_genes(
         # A gene without a value on some plates has the mean of the others, or none.
         values = pd.DataFrame(dict(enumerate(t[column].to_numpy() for t in aligned)))
         table[column] = values.mean(axis=1).to_numpy()
-    return table[chosen]
+    return table[chosen | is_extra]
 
 
 def _align(table: pd.DataFrame, order: pd.Index) -> pd.DataFrame:

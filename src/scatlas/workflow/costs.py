@@ -34,8 +34,8 @@ MARKERS_MB = 100 * 60_000 * 20 * 8e-6
 # Cells placed on a map at a time, with their neighbours; cells mapped at a time, and on a GPU.
 PLACED_MB, MAP_MB, GPU_MAP_MB = 300, 500, 200
 # explore.html: histograms of a column, with the sums of genes; per point its position and codes
-# (bench/results/explore-2026-11-25.txt); and the position of each cell of the atlas.
-PAGE_MB, PAGE_MB_PER_CELL, POSITION_MB_PER_CELL = 800, 0.5e-3, 4e-6
+# (bench/results/explore-2026-11-25.txt); and position and pixel of each cell of the atlas.
+PAGE_MB, PAGE_MB_PER_CELL, POSITION_MB_PER_CELL = 800, 0.5e-3, 6e-6
 # The stratum of each cell of the atlas.
 STRATUM_MB_PER_CELL = 4e-6
 

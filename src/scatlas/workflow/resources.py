@@ -157,7 +157,8 @@ class Estimates:
         """
         hvg, consensus = self.config.hvg, self.config.consensus
         agreed = hvg.n_top_genes * self.n_plates / consensus.min_plates_of(self.n_plates)
-        return min(agreed, consensus.n_top_genes_of(hvg) or 2 * hvg.n_top_genes)
+        ranked = min(agreed, consensus.n_top_genes_of(hvg) or 2 * hvg.n_top_genes)
+        return ranked + len(consensus.also)
 
     @cached_property
     def values_without_gram(self) -> float:

@@ -146,6 +146,7 @@ class GroupSums(NamedTuple):
     groups: pd.DataFrame  # a row per group: by (name of the column), group and n_cells
     genes: pd.Index
     sums: Sums  # [n_groups, n_genes]
+    plate_wise: tuple[str, ...] = ()  # columns with one value on each plate, and several in all
 
 
 def write_group_sums(path: Path | str, found: GroupSums) -> None:

@@ -30,6 +30,7 @@ ANNDATA = {"encoding-type": "anndata", "encoding-version": "0.1.0"}
 CSR = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0"}
 CSC = {"encoding-type": "csc_matrix", "encoding-version": "0.1.0"}
 DICT = {"encoding-type": "dict", "encoding-version": "0.1.0"}
+RAW = {"encoding-type": "raw", "encoding-version": "0.1.0"}
 DATAFRAME = {"encoding-type": "dataframe", "encoding-version": "0.2.0"}
 ARRAY = {"encoding-type": "array", "encoding-version": "0.2.0"}
 STRING_ARRAY = {"encoding-type": "string-array", "encoding-version": "0.2.0"}

@@ -7,6 +7,7 @@ import os
 import sys
 import webbrowser
 from pathlib import Path
+from typing import Any
 
 from scatlas._version import __version__
 from scatlas.errors import DiskError, InputError, ScatlasError
@@ -53,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
 def _call(args: argparse.Namespace, others: list[str]) -> int:
     if args.command == "export":  # needs neither Snakemake nor a config
         form = next(form for form in _FORMS if getattr(args, form))
-        _export(args.atlas, form, getattr(args, form), seed=args.seed)
+        _export(args, form, getattr(args, form))
         return DONE
     from scatlas.workflow.command_line.run import check_folder, check_installed, use_writable_caches
 
@@ -84,16 +85,20 @@ def _call(args: argparse.Namespace, others: list[str]) -> int:
             return DONE
 
 
-def _export(atlas: str, form: str, out: Path, *, seed: int) -> None:
-    """Write an atlas (a path or address) in another form; annbatch shuffles cells by the seed."""
+def _export(args: argparse.Namespace, form: str, out: Path) -> None:
+    """Write an atlas (a path or address) in another form."""
     from scatlas import export
     from scatlas.compute.progress import progress
 
+    options: dict[str, Any] = {"seed": args.seed} if form == "annbatch" else {}
+    if form in ("h5ad", "cellxgene"):
+        options = {"genes": _genes_to_export(args.genes), "counts": args.counts}
+    elif args.genes or args.counts:
+        raise InputError(f"--genes and --counts go with --h5ad or --cellxgene, not with --{form}")
     write = getattr(export, f"to_{form}")
-    options = {"seed": seed} if form == "annbatch" else {}
     try:
         with progress(f"export {out}"):
-            write(atlas, out, **options)
+            write(args.atlas, out, **options)
     except OSError as error:
         if isinstance(error, DiskError):
             raise
@@ -101,6 +106,18 @@ def _export(atlas: str, form: str, out: Path, *, seed: int) -> None:
         msg = f"{out} cannot be written ({reason}): make room, or name another folder"
         raise DiskError(msg) from error
     say(f"wrote {out}")
+
+
+def _genes_to_export(given: list[str] | None) -> list[str] | str | None:
+    """Names of genes, those of a file in its place; ``all``."""
+    if not given or given == ["all"]:
+        return "all" if given else None
+    from scatlas.workflow.config.values import _read_names
+
+    try:
+        return _read_names(given)
+    except ValueError as error:
+        raise InputError(f"--genes: {error}") from None
 
 
 def _open_report(config_file: Path) -> None:
@@ -159,5 +176,16 @@ def _parser() -> argparse.ArgumentParser:
     forms = export.add_mutually_exclusive_group(required=True)
     for form, text in _FORMS.items():
         forms.add_argument(f"--{form}", type=Path, metavar="OUT", help=text)
+    export.add_argument(
+        "--genes",
+        nargs="+",
+        metavar="GENE",
+        help="with --h5ad or --cellxgene: all measured genes (all), these, or those of a text file",
+    )
+    export.add_argument(
+        "--counts",
+        action="store_true",
+        help="also raw counts: layers['counts'], for cellxgene raw.X",
+    )
     export.add_argument("--seed", type=int, default=0, help="order of the cells for annbatch")
     return parser

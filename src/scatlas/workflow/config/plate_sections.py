@@ -12,6 +12,7 @@ from scatlas.workflow.config import min_plates_of
 from scatlas.workflow.config.values import (
     COUNTS,
     AboveZero,
+    GeneNames,
     MinPlates,
     NonNegative,
     Percent,
@@ -272,6 +273,14 @@ class Consensus(Section):
         "plates give fewer, more reproducible genes. The number cannot exceed the number of",
         "plates. null: 1.",
         examples=["10%"],
+    )
+    also: GeneNames = described(
+        [],
+        "Genes that the atlas has in any case, such as [ISG15], or a text file with a gene in",
+        "each line: genes that differ between plates vary on none of them. They come on top of",
+        "n_top_genes, and components, map and clusters follow them like all genes of the atlas.",
+        "To look at a gene alone, name it in explore.genes.",
+        examples=[["ISG15", "IFI6"], ["genes.txt"]],
     )
 
     @property

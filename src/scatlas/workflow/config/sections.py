@@ -27,6 +27,7 @@ from scatlas.workflow.config.atlas_sections import (
 )
 from scatlas.workflow.config.plate_sections import HVG, QC, Consensus, Normalize, Plates, Source
 from scatlas.workflow.config.values import (
+    GeneNames,
     NonNegative,
     Positive,
     Section,
@@ -185,10 +186,16 @@ class Explore(Section):
         "2 to 10,000 categories.",
         examples=[["leiden", "plate", "drug"]],
     )
+    genes: GeneNames = described(
+        [],
+        "Genes that the page has in any case, such as [CD3D, MS4A1], or a text file with a gene",
+        "in each line: any measured gene, also if the atlas lacks it.",
+        examples=[["CD3D", "MS4A1"], ["genes.txt"]],
+    )
     n_genes: NonNegative = described(
         300,
-        "Genes of the page, of those of the atlas: the best markers of each group, and the",
-        "most variable ones.",
+        "Genes of the page: the 10 best markers of each group and those of the key genes in any",
+        "case, then the most variable ones of the atlas up to this number.",
     )
     page: bool = described(True, "false: no explore.html.", strict=True)
     points: Positive = described(

@@ -9,16 +9,19 @@ import numpy as np
 
 from scatlas._util.names import short_names
 from scatlas.io import atomic_path
-from scatlas.matrix.map_pixels import FIXED_POINT, MEANS_SIDE, SIDE, box_of
+from scatlas.matrix.map_pixels import MEANS_SIDE, SIDE, box_of
+from scatlas.workflow.explore._cells import read_genes
 from scatlas.workflow.explore._choose import read_markers
 from scatlas.workflow.explore._pack import (
     Points,
     block_tags,
     coarsen,
     deflate,
-    in_threads,
+    gene_blocks,
+    gene_stride,
     pack_counts,
     pack_json,
+    pack_names,
     page_bytes,
     same_cells,
 )
@@ -27,8 +30,11 @@ from scatlas.workflow.inline_page import content_policy, joined_scripts
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
+    from scatlas.matrix.measured_genes import MeasuredGenes
     from scatlas.workflow.explore._cells import MapCells, MapPixels
-    from scatlas.workflow.explore._choose import PageColumn
+    from scatlas.workflow.explore._choose import PageColumn, PageGene
 
 _PAGE = Path(__file__).parent / "page"
 # Largest shares of the page's bytes; what one part leaves over goes to the next.
@@ -39,6 +45,7 @@ SCRIPTS = (
     *("selection", "legend", "permalink", "view", "panel", "export", "finder", "controls"),
     "explorer",
 )
+_MEANS_BYTES = 0.8  # on the page, per gene and pixel with cells
 _HIGH_MEAN = 99  # per cent of the pixels
 _MAX_PAIRS_PER_BYTE = 1.5  # of level and pixel: more never fit
 _MAX_LETTERS = 22  # of a level's name on the map and beside it
@@ -48,57 +55,70 @@ _MARKERS_SHOWN = 4  # of each group, beside its name
 def build(
     page: Path,
     total: MapPixels,
+    cells: MapCells,
     sample: MapCells,
     *,
     mixed: MapCells | None,
     columns: Sequence[PageColumn],
-    genes: Sequence[str],
+    genes: Sequence[PageGene],
     markers: Path | None,
     n_points: int,
     max_bytes: int,
+    measured: MeasuredGenes | None = None,
     **sizes: Any,
 ) -> dict[str, Any]:
     """Write the page, complete or not at all; return its numbers of cells, points, genes and bytes.
 
-    ``total`` has the pixels of all cells, ``sample`` is ``umap.h5ad``, ``mixed``
+    ``total`` has the pixels of all ``cells``, ``sample`` is ``umap.h5ad``, ``mixed``
     ``integrated.h5ad``. The same input gives the same bytes. ``sizes`` are options of
     :func:`scatlas.io.read_matrix`.
     """
     n_cells = int(total.wide_cells.sum())
+    names = [gene.name for gene in genes]
     code = _code()
     left = max_bytes - len(code.encode()) - 1000
     mixed = mixed if same_cells(sample, mixed) else None
-    points = Points(sample, mixed, columns, genes)
     counts, sides = _counts(total, columns, int(_COUNTS_SHARE * left))
-    means, mean_highs = _means(total)
-    left -= page_bytes(counts) + page_bytes(means)
+    blocks = {**counts, "number-means": _number_means(total)}
+    if measured:
+        shown = {name for gene in genes for name in gene}
+        blocks["measured"] = pack_names({*measured.genes, *measured.symbols} - shown)
+    left -= page_bytes(blocks)
     # The names of levels and genes, whatever the numbers beside them are.
-    described = {"columns": [_described(column) for column in columns], "genes": list(genes)}
+    described = {
+        "columns": [_described(column) for column in columns],
+        "genes": [gene._asdict() for gene in genes],
+    }
     left -= 2 * page_bytes({"meta": pack_json(described)}) + 4000 + 40 * len(genes)
-    point_blocks, rows = points.blocks(n_points, int(_POINTS_SHARE * left))
-    left -= page_bytes(point_blocks)
-    gene_blocks, highs, stride = points.gene_blocks(rows, left, **sizes)
-    box = box_of(sample.coordinates())
+    # What the means of the genes take if they cannot be compressed by more.
+    reserved = int(_MEANS_BYTES * len(genes) * np.count_nonzero(total.wide_cells))
+    points = Points(sample, mixed, columns)
+    point_blocks, rows = points.blocks(n_points, int(_POINTS_SHARE * max(left - reserved, 0)))
+    stride = gene_stride(rows.size, len(genes))
+    values = read_genes(cells, sample, names, total.wide_pixel, rows[::stride], measured, **sizes)
+    blocks["gene-means"], mean_highs = _gene_means(values.means)
+    left -= page_bytes(point_blocks) + page_bytes({"gene-means": blocks["gene-means"]})
+    gene_points, highs, step = gene_blocks(values.points, left)
     meta = {
         "n_cells": n_cells,
         "n_points": rows.size,
         "n_sample": sample.n_cells,
-        "box": list(box),
+        "box": list(box_of(sample.coordinates())),
         "side": SIDE,
         "means_side": MEANS_SIDE,
-        "gene_stride": stride,
+        "gene_stride": stride * step,
         "maps": ["UMAP", "UMAP after Harmony"][: 1 + (mixed is not None)],
         "columns": [
             {**_described(column), "side": side}
             for column, side in zip(columns, sides, strict=True)
         ],
         "genes": [
-            {"name": name, "high": round(float(high), 4), "mean_high": round(float(mean), 4)}
-            for name, high, mean in zip(genes, highs, mean_highs, strict=True)
+            {**gene._asdict(), "high": round(float(high), 4), "mean_high": round(float(mean), 4)}
+            for gene, high, mean in zip(genes, highs, mean_highs, strict=True)
         ],
-        "markers": _markers(markers, columns, genes),
+        "markers": _markers(markers, columns, names),
     }
-    blocks = {"meta": pack_json(meta), **counts, **means, **point_blocks, **gene_blocks}
+    blocks = {"meta": pack_json(meta), **blocks, **point_blocks, **gene_points}
     text = code.replace("<!-- first -->", block_tags({k: blocks.pop(k) for k in _FIRST}))
     text = text.replace("<!-- data -->", block_tags(blocks))
     with atomic_path(page) as partial:
@@ -106,7 +126,7 @@ def build(
     return {
         "n_cells": n_cells,
         "n_points": int(rows.size),
-        "n_gene_points": -(-rows.size // stride),
+        "n_gene_points": -(-rows.size // (stride * step)),
         "n_genes": len(genes),
         "n_columns": len(columns),
         "bytes": len(text.encode()),
@@ -146,28 +166,26 @@ def _counts(
     return blocks, sides
 
 
-def _means(total: MapPixels) -> tuple[dict[str, bytes], np.ndarray]:
-    """Blocks of means by pixel, in the order of the pixels with cells, and the end of each scale,
-    below the extreme means of pixels of few cells.
+def _gene_means(means: NDArray[np.float64]) -> tuple[bytes, NDArray[np.float64]]:
+    """Means by pixel, in the order of the pixels with cells, and the end of each scale, below the
+    extreme means of pixels of few cells.
     """
+    highs = np.zeros(len(means))
+    if means.size:
+        highs = np.percentile(means, _HIGH_MEAN, axis=1)
+        highs = np.where(highs > 0, highs, means.max(axis=1))
+    scaled = means / np.where(highs > 0, highs, 1)[:, None]
+    return deflate(np.rint(255 * scaled.clip(0, 1)).astype(np.uint8).tobytes()), highs
+
+
+def _number_means(total: MapPixels) -> bytes:
+    """The same of the columns of numbers."""
     used = np.flatnonzero(total.wide_cells)
-    genes = total.genes[used] * FIXED_POINT / total.wide_cells[used, None]
-    if used.size:
-        highs = np.percentile(genes, _HIGH_MEAN, axis=0)
-        highs = np.where(highs > 0, highs, genes.max(axis=0))
-    else:
-        highs = np.zeros(genes.shape[1])
-    scaled = genes / np.where(highs > 0, highs, 1)
-    codes = np.rint(255 * scaled.clip(0, 1)).astype(np.uint8)
     numbers = [
         np.where(known > 0, np.rint(sums / np.maximum(known, 1)), 255).astype(np.uint8)[used]
         for sums, known in total.numbers
     ]
-    tasks = {
-        "gene-means": lambda: deflate(codes.T.tobytes()),
-        "number-means": lambda: deflate(b"".join(part.tobytes() for part in numbers)),
-    }
-    return in_threads(tasks), highs
+    return deflate(b"".join(part.tobytes() for part in numbers))
 
 
 def _markers(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import h5py
 import numpy as np
+import pandas as pd
 from anndata.io import read_elem
 from scipy import sparse
 
@@ -17,6 +18,7 @@ from scatlas.io import read_matrix
 from scatlas.io.files.local_zarr import open_with_zarr_python
 from scatlas.io.tables.column import Column
 from scatlas.matrix.map_pixels import (
+    FIXED_POINT,
     MEANS_SIDE,
     SIDE,
     SparseCounts,
@@ -27,15 +29,16 @@ from scatlas.matrix.map_pixels import (
     positions,
 )
 from scatlas.workflow.explore._choose import N_CODES
+from scatlas.workflow.sample import ATLAS_ROW
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    import pandas as pd
     from numpy.typing import NDArray
 
     from scatlas.io.files.local_zarr import StoredGroup
+    from scatlas.matrix.measured_genes import MeasuredGenes
     from scatlas.workflow.explore._choose import PageColumn
 
 _CELLS_AT_ONCE = 2**18
@@ -127,27 +130,19 @@ class MapCells:
 
 
 class MapPixels(NamedTuple):
-    """Cells and sums by pixel of the map; the means of genes and numbers have wider pixels."""
+    """Cells by pixel of the map; the means of genes and numbers have wider pixels."""
 
     cells: SparseCounts  # SIDE per side
     # By column of categories: cells by level and pixel, PageColumn.side per side.
     levels: dict[str, SparseCounts]
     wide_cells: NDArray[np.int64]  # [MEANS_SIDE**2]
-    genes: NDArray[np.int64]  # [MEANS_SIDE**2, n_genes], sums in multiples of FIXED_POINT
+    wide_pixel: NDArray[np.uint16]  # [n_cells], of each cell
     # By column of numbers, [2, MEANS_SIDE**2]: sums of the codes, and cells with a number.
     numbers: list[NDArray[np.int64]]
 
 
-def count_pixels(
-    cells: MapCells,
-    sample: MapCells,
-    columns: Sequence[PageColumn],
-    genes: Sequence[str],
-    **sizes: Any,
-) -> MapPixels:
-    """Count the cells by pixel of the box around the sample, block by block; ``sizes`` are options
-    of :func:`scatlas.io.read_matrix`.
-    """
+def count_pixels(cells: MapCells, sample: MapCells, columns: Sequence[PageColumn]) -> MapPixels:
+    """Count the cells by pixel of the box around the sample, part by part."""
     box = box_of(sample.coordinates())
     steps = np.empty((cells.n_cells, 2), np.uint16)
     for rows in cells.row_ranges():
@@ -158,9 +153,9 @@ def count_pixels(
 
     all_parts = ((pixel, np.zeros_like(pixel)) for pixel in pixel_parts(SIDE))
     everywhere = count_levels(all_parts, 1, SIDE**2)
-    wide_cells = np.zeros(MEANS_SIDE**2, np.int64)
-    for pixel in pixel_parts(MEANS_SIDE):
-        wide_cells += np.bincount(pixel, minlength=wide_cells.size)
+    wide_pixel = np.empty(cells.n_cells, np.uint16)
+    for rows, pixel in zip(cells.row_ranges(), pixel_parts(MEANS_SIDE), strict=True):
+        wide_pixel[rows] = pixel
     levels, numbers = {}, []
     for column in columns:
         side = column.side if column.kind == "category" else MEANS_SIDE
@@ -169,12 +164,83 @@ def count_pixels(
             levels[column.name] = count_levels(parts, len(column.levels), side**2)
         else:
             numbers.append(_sum_numbers(parts))
-    sums, first = np.zeros((MEANS_SIDE**2, len(genes)), np.int64), 0
-    for block in cells.expression(genes, **sizes):
-        last = first + block.shape[0]
-        add_by_pixel(sums, block, pixels(steps[first:last], MEANS_SIDE))
-        first = last
-    return MapPixels(everywhere, levels, wide_cells, sums, numbers)
+    return MapPixels(everywhere, levels, _sizes(wide_pixel), wide_pixel, numbers)
+
+
+def _sizes(pixel: NDArray[np.uint16]) -> NDArray[np.int64]:
+    """Cells of each wide pixel."""
+    sizes = np.zeros(MEANS_SIDE**2, np.int64)
+    for lo in range(0, pixel.size, _CELLS_AT_ONCE):
+        sizes += np.bincount(pixel[lo : lo + _CELLS_AT_ONCE], minlength=sizes.size)
+    return sizes
+
+
+class GeneValues(NamedTuple):
+    """Log-normalised values of the genes of the page."""
+
+    means: NDArray[np.float64]  # of all cells, [n_genes, pixels of MEANS_SIDE that have cells]
+    points: sparse.csc_matrix  # [n_points, n_genes]
+
+
+def read_genes(
+    cells: MapCells,
+    sample: MapCells,
+    genes: Sequence[str],
+    pixel: NDArray[np.uint16],
+    rows: NDArray[np.int64],
+    measured: MeasuredGenes | None = None,
+    **sizes: Any,
+) -> GeneValues:
+    """Read genes of the page: of the atlas from the stores of the cells, all others in one pass
+    over the counts of the plates. ``pixel`` is that of each cell, and ``rows`` of the sample are
+    points; ``sizes`` are options of :func:`scatlas.io.read_matrix`.
+    """
+    names, atlas_rows = pd.Index(genes), sample.values(ATLAS_ROW)
+    in_atlas = names.isin(sample.var().index)
+    n_cells = _sizes(pixel)
+    used = np.flatnonzero(n_cells)
+    number = np.cumsum(n_cells > 0) - 1
+    everything, nothing = slice(None), np.zeros(0, np.int64)
+    own, others = list(names[in_atlas]), names[~in_atlas]
+    # Blocks of cells, and which of their rows are cells of the map and points.
+    streams: list[tuple[int, Iterable[Any], _Rows, _Rows]] = [
+        (0, cells.expression(own, **sizes), _Rows(everything), _Rows(nothing)),
+        (0, sample.expression(own, **sizes), _Rows(nothing), _Rows(rows)),
+    ]
+    if others.size:
+        assert measured is not None
+        on_map = everything if cells.path != sample.path else atlas_rows
+        blocks_of_plates = measured.blocks(others, **sizes)
+        streams.append((1, blocks_of_plates, _Rows(on_map), _Rows(atlas_rows[rows])))
+    sums = [np.zeros((used.size, n), np.int64) for n in (len(own), others.size)]
+    points: list[list[sparse.csr_matrix]] = [[], []]
+    for kind, stream, on_map, in_points in streams:
+        first = 0
+        for block in stream:
+            part = on_map.of(block)
+            last, first = first, first + part.shape[0]
+            add_by_pixel(sums[kind], part, number[pixel[last:first]])
+            points[kind].append(in_points.of(block))
+    order = np.argsort(np.argsort(~in_atlas, kind="stable"))
+    means = np.concatenate(sums, axis=1).T[order] * FIXED_POINT / n_cells[used]
+    parts = [sparse.vstack(blocks) for blocks in points if blocks]
+    joined = sparse.hstack(parts).tocsc()[:, order] if parts else sparse.csc_matrix((rows.size, 0))
+    return GeneValues(means, joined)
+
+
+class _Rows:
+    """Rows of a matrix that comes in blocks, by ascending positions."""
+
+    def __init__(self, wanted: slice | NDArray[np.int64]) -> None:
+        self._wanted, self._first = wanted, 0
+
+    def of(self, block: sparse.csr_matrix) -> sparse.csr_matrix:
+        """The wanted rows of the next block."""
+        if isinstance(self._wanted, slice):
+            return block
+        first, self._first = self._first, self._first + block.shape[0]
+        lo, hi = np.searchsorted(self._wanted, [first, self._first])
+        return block[self._wanted[lo:hi] - first]
 
 
 def _sum_numbers(parts: Iterable[tuple[NDArray[np.int64], NDArray[np.int64]]]) -> NDArray[np.int64]:

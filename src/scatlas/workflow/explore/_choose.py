@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from scatlas.matrix.measured_genes import MeasuredGenes
     from scatlas.workflow.config.sections import Explore
     from scatlas.workflow.explore._cells import MapCells
 
@@ -28,7 +29,9 @@ _MAX_LEVELS = 10_000
 _MAX_INTEGERS = 76  # of more values, they measure cells
 _MAX_COLUMNS = 24
 _FIRST = ("leiden", "plate", "cell_line", "drug")
-_MARKERS_SHARE = 2 / 3  # of the genes; the others are the most variable ones
+TOP_MARKERS = 10  # of each group, which the page has in any case
+# Genes for each MB of the page at most: the means of one take 3 to 10 kB.
+_GENES_PER_MB = 50
 _VARIABLE = ("dispersions_norm", "variances_norm", "residual_variances")
 # Numbers become 0 to 254; 255 is for cells without a number.
 N_CODES = 255
@@ -58,11 +61,30 @@ class PageColumn(NamedTuple):
         return np.where(np.isfinite(numbers), codes, N_CODES).astype(np.int64)
 
 
+class PageGene(NamedTuple):
+    """A gene of the page."""
+
+    name: str
+    symbol: str = ""  # where the plates have symbols beside the names
+
+
 def choose(
-    cells: MapCells, sample: MapCells, wanted: Explore, markers: Path | None
-) -> tuple[list[PageColumn], list[str]]:
-    """Columns and genes of the page; the cells of ``sample`` become points."""
-    genes = choose_genes(sample.var(), markers, wanted.n_genes)
+    cells: MapCells,
+    sample: MapCells,
+    wanted: Explore,
+    markers: Path | None,
+    measured: MeasuredGenes | None = None,
+) -> tuple[list[PageColumn], list[PageGene]]:
+    """Columns and genes of the page; the cells of ``sample`` become points. Without ``measured``
+    it has genes of the atlas alone.
+    """
+    var = sample.var()
+    if measured:
+        named = measured.find(wanted.genes, "explore.genes")
+        names = choose_genes(var, markers, wanted, named, known=measured.genes)
+        genes = [PageGene(name, measured.symbols.get(name, "")) for name in names]
+    else:
+        genes = [PageGene(name) for name in choose_genes(var, markers, wanted, known=var.index)]
     return choose_columns(cells, sample, wanted.columns), genes
 
 
@@ -158,13 +180,36 @@ def read_markers(path: Path) -> pd.DataFrame:
     return pd.read_csv(path, sep="\t", dtype=text, keep_default_na=False)
 
 
-def choose_genes(var: pd.DataFrame, markers: Path | None, n_genes: int) -> list[str]:
-    """Genes of the page: two thirds markers of all groups in turn, then the variable ones."""
-    chosen: list[str] = []
+def choose_genes(
+    var: pd.DataFrame,
+    markers: Path | None,
+    wanted: Explore,
+    named: Sequence[str] = (),
+    *,
+    known: pd.Index | None = None,
+) -> list[str]:
+    """Genes of the page: those that the config names, the best markers of all groups in turn, and
+    the most variable ones of the atlas, by its ``var``; markers are among ``known``, if given.
+    """
+    most = int(_GENES_PER_MB * wanted.max_mb)
+    if len(named) > most:
+        raise InputError(
+            f"explore.genes names {len(named):,} genes, but a page of {wanted.max_mb:g} MB has "
+            f"room for {most:,}: raise explore.max_mb, or name fewer"
+        )
+    best: list[str] = []
     if markers is not None:
         table = read_markers(markers)
-        table = table[table["names"].isin(var.index)].sort_values("rank", kind="stable")
-        chosen = list(dict.fromkeys(table["names"]))[: int(n_genes * _MARKERS_SHARE)]
+        table = table[table["rank"] <= TOP_MARKERS].sort_values("rank", kind="stable")
+        best = list(table["names"] if known is None else table["names"][table["names"].isin(known)])
+    certain = list(dict.fromkeys([*named, *best]))
+    if len(certain) > most:
+        logger.warning(
+            "%s of the best marker genes of all groups are not on the page, which has room for "
+            "%s genes: raise explore.max_mb",
+            *(f"{len(certain) - most:,}", f"{most:,}"),
+        )
+    n_genes = min(max(wanted.n_genes, len(certain)), most)
     by = [name for name in _VARIABLE if name in var]
     order = var.sort_values(by[0], ascending=False, kind="stable") if by else var
-    return list(dict.fromkeys([*chosen, *order.index]))[:n_genes]
+    return list(dict.fromkeys([*certain, *order.index]))[:n_genes]

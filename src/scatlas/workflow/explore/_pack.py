@@ -19,19 +19,21 @@ from scatlas.matrix.map_pixels import SparseCounts, box_of, positions
 from scatlas.workflow.sample import ATLAS_ROW
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
+    from scipy import sparse
 
     from scatlas.workflow.explore._cells import MapCells
     from scatlas.workflow.explore._choose import PageColumn
 
 # Higher levels take ten times as long, for 4% fewer bytes.
 _LEVEL = 6
-# Points with genes at most, before the size of the page decides.
-_MAX_GENE_POINTS = 250_000
+# Points with genes, and their values, at most, before the size of the page decides.
+_MAX_GENE_POINTS, _MAX_GENE_VALUES = 250_000, 75_000_000
 # Largest share of what points take for the names of the cells; else the page has their rows.
 _NAMES_SHARE = 0.4
+_MAX_SHARED = 90  # letters, as one ASCII character holds
 
 
 def deflate(data: bytes | NDArray[np.uint8]) -> bytes:
@@ -120,7 +122,6 @@ class Points:
     sample: MapCells
     mixed: MapCells | None  # integrated.h5ad, if it has a map of the same cells
     columns: Sequence[PageColumn]
-    genes: Sequence[str]
 
     def blocks(self, n_points: int, max_bytes: int) -> tuple[dict[str, bytes], NDArray[np.int64]]:
         """Blocks of as many points as fit into the bytes, and their rows in the sample."""
@@ -161,42 +162,55 @@ class Points:
 
         return packed
 
-    def gene_blocks(
-        self, rows: NDArray[np.int64], max_bytes: int, **sizes: Any
-    ) -> tuple[dict[str, bytes], NDArray[np.float64], int]:
-        """A block per gene of every n-th point, the value of each gene's highest code, and n."""
-        stride = -(-rows.size // _MAX_GENE_POINTS) or 1
-        values, highs = self._quantised(rows[::stride], **sizes)
-        while True:
-            tasks = {f"gene-{i}": partial(deflate, row) for i, row in enumerate(values)}
-            blocks = in_threads(tasks)
-            size = page_bytes(blocks)
-            if size <= max_bytes or values.shape[1] < 2:
-                return blocks, highs, stride
-            step = max(2, int(np.ceil(size / max(max_bytes, 1))))
-            values, stride = np.ascontiguousarray(values[:, ::step]), stride * step
 
-    def _quantised(
-        self, rows: NDArray[np.int64], **sizes: Any
-    ) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
-        """Values of the genes as 0 (none) to 255, ``[n_genes, n]``, and the highest of each."""
-        out = np.zeros((len(self.genes), rows.size), np.uint8)
-        highs = np.zeros(len(self.genes))
-        parts, first, done = [], 0, 0
-        # Real numbers wait as CSR until the highest value of each gene is known.
-        for block in self.sample.expression(self.genes, **sizes):
-            end = int(np.searchsorted(rows, first + block.shape[0]))
-            kept = block[rows[done:end] - first].tocsc()
-            if end > done:
-                highs = np.maximum(highs, kept.max(axis=0).toarray().ravel())
-            parts.append((done, kept))
-            first, done = first + block.shape[0], end
-        for start, kept in parts:
-            for gene in range(len(self.genes)):
-                lo, hi = kept.indptr[gene], kept.indptr[gene + 1]
-                values = kept.data[lo:hi] / (highs[gene] or 1)
-                out[gene, start + kept.indices[lo:hi]] = np.rint(1 + 254 * values.clip(0, 1))
-        return out, highs
+def gene_stride(n_points: int, n_genes: int) -> int:
+    """Every which point has the genes."""
+    most = min(_MAX_GENE_POINTS, _MAX_GENE_VALUES // max(n_genes, 1))
+    return -(-n_points // most) or 1
+
+
+def gene_blocks(
+    points: sparse.csc_matrix, max_bytes: int
+) -> tuple[dict[str, bytes], NDArray[np.float64], int]:
+    """A block per gene of every n-th of some points, the value of each gene's highest code, and n;
+    ``points`` is ``[n_points, n_genes]``.
+    """
+    values, highs = _quantised(points)
+    step = 1
+    while True:
+        tasks = {f"gene-{i}": partial(deflate, row) for i, row in enumerate(values)}
+        blocks = in_threads(tasks)
+        size = page_bytes(blocks)
+        if size <= max_bytes or values.shape[1] < 2:
+            return blocks, highs, step
+        fewer = max(2, int(np.ceil(size / max(max_bytes, 1))))
+        values, step = np.ascontiguousarray(values[:, ::fewer]), step * fewer
+
+
+def _quantised(points: sparse.csc_matrix) -> tuple[NDArray[np.uint8], NDArray[np.float64]]:
+    """Values of the genes as 0 (none) to 255, ``[n_genes, n_points]``, and the highest of each."""
+    out = np.zeros(points.shape[::-1], np.uint8)
+    highs = np.zeros(points.shape[1])
+    for gene in range(points.shape[1]):
+        lo, hi = points.indptr[gene], points.indptr[gene + 1]
+        highs[gene] = points.data[lo:hi].max(initial=0)
+        values = points.data[lo:hi] / (highs[gene] or 1)
+        out[gene, points.indices[lo:hi]] = np.rint(1 + 254 * values.clip(0, 1))
+    return out, highs
+
+
+def pack_names(names: Iterable[str]) -> bytes:
+    """Sorted names, each as a letter for the number of first letters that it shares with the one
+    before (from ``#``: none), and the others: 60,000 names of genes take 130 kB.
+    """
+    packed, last = [], ""
+    for name in sorted(names):
+        shared = 0
+        while shared < min(_MAX_SHARED, len(last)) and name[: shared + 1] == last[: shared + 1]:
+            shared += 1
+        packed.append(chr(ord("#") + shared) + name[shared:])
+        last = name
+    return pack_json(packed)
 
 
 def _positions_of(cells: MapCells, key: str) -> NDArray[np.uint16]:

@@ -113,7 +113,7 @@ def compare_plates(results: Results) -> PlateComparison:
         results.qc_summaries,
         results.median_pct_mt,
         results.variable_genes,
-        results.consensus,
+        results.ranked,
         results.clusters_by_plate,
     )
     return PlateComparison(facts)
@@ -170,6 +170,7 @@ def _without_scores(plates: pd.DataFrame) -> pd.DataFrame:
 
 def _genes(writer: ReportWriter, results: Results) -> Items:
     """Highly variable genes of the plates, and their consensus."""
+    n_also = len(results.consensus) - len(results.ranked)
     return [
         writer.picture(
             "hvg_overlap",
@@ -178,7 +179,7 @@ def _genes(writer: ReportWriter, results: Results) -> Items:
         ),
         writer.picture(
             "genes_by_plates",
-            partial(pl.genes_by_plates, results.choosing_genes, results.consensus),
+            partial(pl.genes_by_plates, results.choosing_genes, results.ranked, n_also=n_also),
             "Bars of the genes by the number of plates on which they are highly variable; "
             f"{len(results.consensus):,} genes make the atlas.",
         ),

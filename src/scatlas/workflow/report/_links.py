@@ -9,6 +9,7 @@ from urllib.parse import quote, urlencode
 
 import pandas as pd
 
+from scatlas.workflow.config.sections import Explore
 from scatlas.workflow.explore import MapCells, certain_columns, choose_genes
 
 if TYPE_CHECKING:
@@ -49,12 +50,12 @@ class Explorer(NamedTuple):
     @classmethod
     def of_config(cls, results: Results, config: Mapping[str, Any]) -> Explorer:
         """The explorer that the same config makes."""
-        wanted = config["explore"]
-        if not wanted["page"]:
+        wanted = Explore(**config["explore"])
+        if not wanted.page:
             return cls(frozenset(), frozenset())
         var = MapCells(results.umap).var()
-        genes = choose_genes(var, results.markers, wanted["n_genes"])
-        return cls(certain_columns(wanted["columns"]), frozenset(genes))
+        genes = choose_genes(var, results.markers, wanted, wanted.genes)
+        return cls(certain_columns(wanted.columns), frozenset(genes))
 
     def level(self, column: str, level: str) -> str | None:
         """One value of a column alone; None if the page lacks the column."""

@@ -258,6 +258,16 @@ class Results:
         """Genes of the atlas."""
         return pd.Index(pd.read_csv(self.genes, sep="\t", dtype=str, keep_default_na=False)["gene"])
 
+    def fact(self, step: str, name: str) -> list[str]:
+        """A list in the manifest of a step; empty if there is none."""
+        path = self.manifests / f"{step}.json"
+        return json.loads(path.read_text("utf-8")).get(name, []) if path.is_file() else []
+
+    @cached_property
+    def ranked(self) -> pd.Index:
+        """Genes of the atlas that are highly variable; the others are named in the config."""
+        return self.consensus[~self.consensus.isin(self.fact("consensus", "also"))]
+
     @cached_property
     def variance(self) -> pd.DataFrame:
         """Variance of each component, its share of the whole, and the running sum of shares."""

@@ -107,10 +107,12 @@ def _facts(results: Results, n_clusters: int) -> list[list[Link]]:
         words = f"{count(n, 'plate')} {verb} left out"
         left_out = [[Link(words, "#table-left_out"), Link(" as unusable.")]]
     variance = results.variance
+    n_also = len(results.consensus) - len(results.ranked)
+    named = f" and {n_also:,} named by consensus.also" if n_also else ""
     n_genes = max(plate["n_genes"] for plate in plates)
     genes = (
-        f"Of {count(n_genes, 'gene')} the atlas has {len(results.consensus):,} whose counts vary "
-        f"most between cells; {count(len(variance), 'component')} hold "
+        f"Of {count(n_genes, 'gene')} the atlas has {len(results.ranked):,} whose counts vary "
+        f"most between cells{named}; {count(len(variance), 'component')} hold "
         f"{100 * variance['cumulative'].iloc[-1]:.0f}% of their variance."
     )
     n_sample, everything = results.n_sample, results.atlas_map
@@ -171,6 +173,7 @@ def _look(
         look.append([Link("The map by "), *maps, Link(": do plates mix within the clusters?")])
     if "table-markers" in there:
         look.append([Link("What the clusters are: their "), Link("marker genes", "#table-markers")])
+    look += [[Link(sentence)] for sentence in results.fact("markers", "to_add")]
     if "figure-integration-plate" in there:
         link = Link("batch correction", "#figure-integration-plate")
         look.append([Link("The map before and after "), link])

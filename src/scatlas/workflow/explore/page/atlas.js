@@ -127,6 +127,14 @@ export class Atlas {
     });
   }
 
+  /** Names of the measured genes that are not on the page: each shares first letters with the last. */
+  async measuredGenes() {
+    if (!document.getElementById("block-measured")) return [];
+    const packed = JSON.parse(new TextDecoder().decode(await this.read("measured")));
+    let last = "";
+    return packed.map((text) => (last = last.slice(0, text.charCodeAt(0) - 35) + text.slice(1)));
+  }
+
   /** Positions of the points on a map: x and y in turn, from 0 to 65,535. */
   positions(map) {
     return this.once(`xy-${map}`, async () => {

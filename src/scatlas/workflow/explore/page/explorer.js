@@ -45,7 +45,7 @@ export class Explorer {
     this.draw();
     performance.mark("first-picture");
     await pageIsThere();
-    this.entries = searchEntries(atlas);
+    this.entries = searchEntries(atlas, await atlas.measuredGenes());
     fillColours(this);
     listenToControls(this);
     await this.applyLink();

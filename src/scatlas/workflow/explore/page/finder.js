@@ -2,31 +2,37 @@
 import { byId, element } from "./legend.js";
 
 /** Everything that can be found: { kind, name, ...}. */
-export function searchEntries(atlas) {
+export function searchEntries(atlas, measured = []) {
   const entries = [{ kind: "cells", name: "all cells, no colour", column: "" }];
   atlas.columns.forEach((column, index) => {
     entries.push({ kind: "column", name: column.name, index });
   });
-  atlas.genes.forEach((gene, index) => entries.push({ kind: "gene", name: gene.name, index }));
+  atlas.genes.forEach(({ name, symbol }, index) => {
+    entries.push({ kind: "gene", name, index });
+    if (symbol) entries.push({ kind: "gene", name, index, shown: symbol });
+  });
   atlas.columns.forEach((column, index) => {
     column.levels.forEach((name, level) => entries.push({ kind: "level", name, index, level }));
   });
-  for (const entry of entries) entry.lower = entry.name.toLowerCase();
+  for (const name of measured) entries.push({ kind: "measured", name });
+  for (const entry of entries) entry.lower = (entry.shown ?? entry.name).toLowerCase();
   return entries;
 }
 
-/** The best entries: equal names first, then beginnings, words, and parts. */
+/** The best entries: equal names first, then beginnings, words, and parts; of genes that are not on
+ * the page equal names alone come before others. */
 export function findEntries(entries, text, most = 40) {
   const wanted = text.trim().toLowerCase();
   if (!wanted) return [];
-  const ranks = [[], [], [], []];
+  const ranks = [[], [], [], [], [], [], [], []];
   for (const entry of entries) {
     const at = entry.lower.indexOf(wanted);
     if (at < 0) continue;
-    let rank = 3;
+    let rank = 4;
     if (entry.lower === wanted) rank = 0;
-    else if (at === 0) rank = 1;
-    else if (/[^\p{L}\p{N}]/u.test(entry.lower[at - 1])) rank = 2;
+    else if (at === 0) rank = 2;
+    else if (/[^\p{L}\p{N}]/u.test(entry.lower[at - 1])) rank = 3;
+    if (entry.kind === "measured") rank += rank ? 3 : 1;
     if (ranks[rank].length < most) ranks[rank].push(entry);
   }
   return ranks.flat().slice(0, most);
@@ -52,6 +58,10 @@ export function listenToSearch(explorer) {
     input.setAttribute("aria-expanded", "false");
   };
   const choose = (entry) => {
+    if (entry.kind === "measured") {
+      list.replaceChildren(element("li", { class: "note" }, howToAdd(entry.name)));
+      return;
+    }
     close();
     input.value = "";
     showEntry(explorer, entry);
@@ -77,14 +87,26 @@ export function listenToSearch(explorer) {
 }
 
 function foundRow(explorer, entry, k, choose) {
-  const kinds = { gene: "gene", column: "column", cells: "" };
+  const kinds = { gene: "gene", column: "column", cells: "", measured: "not on this page" };
+  if (entry.shown) kinds.gene += ` ${entry.name}`;
   const kind = kinds[entry.kind] ?? explorer.atlas.columns[entry.index].name;
+  const pick = (event) => {
+    if (entry.kind === "measured") event.preventDefault(); // the list stays
+    choose(entry);
+  };
   return element(
     "li",
-    { id: `found-${k}`, role: "option", onmousedown: () => choose(entry) },
-    element("span", { class: "name" }, entry.name),
+    { id: `found-${k}`, role: "option", onmousedown: pick },
+    element("span", { class: "name" }, entry.shown ?? entry.name),
     element("span", { class: "kind" }, kind),
   );
+}
+
+/** The commands that add a measured gene to the page. */
+export function howToAdd(name) {
+  const word = /^[\w.@:-]+$/.test(name) ? name : `'${name.replaceAll("'", "'\\''")}'`;
+  return `${name} is measured, but not on this page. To add it: scatlas gene ${word} --add, then `
+    + "scatlas run. Or name it in the config, under explore: genes.";
 }
 
 /** Show what was found: a colour, or one level alone. */
