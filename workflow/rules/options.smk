@@ -1,6 +1,7 @@
 # Paths, options and ends of commands that the rules compute from the config.
 import json
 
+from scatlas.columns import gene_lists
 from scatlas.workflow.provenance import plate_rows, recipe
 
 # Ends of shell commands: of rules that read counts in blocks, of rules that may use a GPU, of all.
@@ -173,6 +174,12 @@ def clusters_option():
         ("--map", "map.zarr") if CONFIG.maps_all_cells else ("--umap", "umap.h5ad")
     )
     return result(option, name, "leiden" in CONFIG.markers.by)
+
+
+def named_genes():
+    """Genes and lists of genes of by_gene.genes, as an option."""
+    names = CONFIG.by_gene.names
+    return ["--also", *names] if names else []
 
 
 def wilcoxon_option():
