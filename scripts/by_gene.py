@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from scatlas.columns import listed_genes
 from scatlas.errors import prefix_errors
 from scatlas.io import read_cells, write_piece
 from scatlas.workflow import script
@@ -22,7 +21,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--qc", type=Path, required=True, help="the plate's qc.parquet")
     parser.add_argument("--genes", type=Path, help="consensus_genes.tsv; default: all genes")
     parser.add_argument(
-        "--also", nargs="+", default=[], metavar="GENE", help="with --genes: genes, lists of genes"
+        "--also", nargs="+", default=[], metavar="GENE", help="further genes, with --genes"
     )
     parser.add_argument("--by-gene", type=Path, required=True, help="by_gene.zarr to write")
     args = parser.parse_args(argv)
@@ -33,7 +32,7 @@ def main(argv: list[str] | None = None) -> None:
         genes = None
         if args.genes:
             table = pd.read_csv(args.genes, sep="\t", dtype=str, keep_default_na=False)
-            genes = [*table["gene"], *listed_genes(args.also)]
+            genes = [*table["gene"], *args.also]
             logger.info(
                 "%d genes: those of the atlas and of by_gene.genes; sa.get.gene reads others from "
                 "the plates' counts (by_gene: {genes: all} keeps all)",

@@ -4,11 +4,9 @@ names that a user lists; :class:`InputError` if a column or its values do not su
 
 from __future__ import annotations
 
-import re
 from collections.abc import Hashable, Iterable
 from difflib import get_close_matches
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -253,24 +251,3 @@ def close_names(var: pd.DataFrame, name: str) -> str:
     close = get_close_matches(str(name).upper(), by_upper, _N_CLOSE_NAMES, 0.7)
     listed = ", ".join(repr(by_upper[key]) for key in close)
     return f"close names are {listed}" if close else "no name is close to it"
-
-
-def gene_lists(entries: Iterable[str]) -> list[str]:
-    """Entries of a list of genes that are files: .txt, .tsv or .csv."""
-    return [entry for entry in entries if entry.endswith((".txt", ".tsv", ".csv"))]
-
-
-def listed_genes(entries: Iterable[str]) -> list[str]:
-    """Names of genes in a list, once each; of a file in it, the first word or cell of each line."""
-    names: list[str] = []
-    for entry in entries:
-        if not gene_lists([entry]):
-            names.append(entry)
-            continue
-        try:
-            lines = Path(entry).read_text("utf-8-sig").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            msg = f"{entry}: this list of genes cannot be read ({error}): give a text file"
-            raise InputError(msg) from None
-        names += [re.split(r"[\t,]", line)[0].strip() for line in lines]
-    return [*dict.fromkeys(filter(None, names))]

@@ -30,8 +30,6 @@ rule by_gene:
         kept=f"{OUT}/manifests/{LAST_CELL_FILTER}/{{plate}}.json",
         qc=ancient(f"{OUT}/plates/{{plate}}/{KEPT_CELLS}"),
         genes=genes_by_gene,
-        # Without the prefix or storage of the results.
-        lists=[local(path) for path in gene_lists(CONFIG.by_gene.names)],
         script=script("by_gene"),
     output:
         by_gene=f"{OUT}/plates/{{plate}}/by_gene.zarr/zarr.json",
@@ -49,11 +47,7 @@ rule by_gene:
     resources:
         **requests("by_gene", "small_plates"),
     params:
-        genes=lambda wildcards, input: (
-            shlex.join(["--genes", str(input.genes), *named_genes()])
-            if input.genes
-            else ""
-        ),
+        genes=by_gene_option,
         code=code("by_gene"),
         store=subpath(input.store, parent=True),
         by_gene=subpath(output.by_gene, parent=True),

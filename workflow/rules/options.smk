@@ -1,7 +1,6 @@
 # Paths, options and ends of commands that the rules compute from the config.
 import json
 
-from scatlas.columns import gene_lists
 from scatlas.workflow.provenance import plate_rows, recipe
 
 # Ends of shell commands: of rules that read counts in blocks, of rules that may use a GPU, of all.
@@ -176,10 +175,14 @@ def clusters_option():
     return result(option, name, "leiden" in CONFIG.markers.by)
 
 
-def named_genes():
-    """Genes and lists of genes of by_gene.genes, as an option."""
+def by_gene_option(wildcards, input):
+    """Genes of the copy by gene, if it does not have all."""
+    if not input.genes:
+        return ""
     names = CONFIG.by_gene.names
-    return ["--also", *names] if names else []
+    return shlex.join(
+        ["--genes", str(input.genes), *(["--also", *names] if names else [])]
+    )
 
 
 def wilcoxon_option():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,14 +14,13 @@ import scipy.sparse as sp
 
 from scatlas import blocks, elements
 from scatlas.columns import close_names, gene_position
-from scatlas.compute.progress import progress
+from scatlas.compute.progress import progress, progress_meter
 from scatlas.errors import InputError
 from scatlas.io.files.anndata_file import Store
 from scatlas.io.matrices.lazy import read_lazy, read_matrix, stored_x
 from scatlas.io.products.gene_copy import NAME, GeneCopy, find_gene_copy
-from scatlas.io.products.plate_counts import PlateCounts, find_plate_counts
 from scatlas.kernels.counts.normalize_cpu import log1p_into, scale_values_into
-from scatlas.matrix.select_normalize import select_and_log_normalize
+from scatlas.matrix.measured_genes import MeasuredGenes
 from scatlas.matrix.size_factors import reciprocal
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def genes(
         match genes_of.find(str(name)):
             case GeneCopy() as copy, position:
                 columns[i] = _from_copy(copy, position, as_counts=layer == _COUNTS)
-            case PlateCounts(), position:
+            case MeasuredGenes(), position:
                 in_plates[i] = position
             case _, position:
                 in_x[i] = position
@@ -164,10 +164,16 @@ class _Genes:
         return find_gene_copy(self.store) if self.store else "there is none"
 
     @cached_property
-    def _plates(self) -> PlateCounts | str:
-        return find_plate_counts(self.store) if self.store else "there are none"
+    def _plates(self) -> MeasuredGenes | None:
+        if self.store is None or self.store.kind != "zarr":
+            return None
+        try:
+            return MeasuredGenes.beside(self.store.path)
+        except InputError as error:
+            logger.info("%s", error)
+            return None
 
-    def find(self, name: str) -> tuple[GeneCopy | PlateCounts | None, int]:
+    def find(self, name: str) -> tuple[GeneCopy | MeasuredGenes | None, int]:
         """What has a gene, None for the own matrix, and its number there."""
         own = gene_position(self.var, name, self.source)
         name = name if own is None else str(self.var.index[own])
@@ -178,26 +184,21 @@ class _Genes:
                 return copy, position
         if own is not None and self.open_x is not None:
             return None, own
-        plates = self._plates
-        if isinstance(plates, PlateCounts):
-            position = gene_position(plates.var, name, self.source)
-            if position is not None:
-                return plates, position
+        if self._plates is not None:
+            (gene_name,) = self._plates.find([name], self.source)
+            return self._plates, int(self._plates.genes.get_loc(gene_name))
         raise InputError(self._sentence(name))
 
     def _sentence(self, name: str) -> str:
-        copy, plates = self._copy, self._plates
-        if isinstance(plates, PlateCounts):
-            n, close = len(plates.var), close_names(plates.var, name)
-            return f"{self.source}: none of the {n:,} measured genes is {name!r}: {close}"
+        copy = self._copy
         if self.open_x is None and not isinstance(copy, GeneCopy):
             return (
                 f"{self.source}: the counts of {name!r} are neither in {NAME} ({copy}) nor with "
-                f"the plates ({plates}): give the atlas in the folder of its results"
+                "the plates beside the atlas: give the atlas in the folder of its results"
             )
         var = copy.var if isinstance(copy, GeneCopy) else self.var
-        beside = isinstance(self.store, Store) and self.store.kind == "zarr"
-        why = f", and others cannot be read ({plates})" if beside else ""
+        beside = self.store is not None and self.store.kind == "zarr"
+        why = ", and the counts of its plates are not beside it" if beside else ""
         return (
             f"{self.source}: there is no gene {name!r} among its {len(var):,} genes{why}: "
             f"{close_names(var, name)}"
@@ -217,14 +218,16 @@ class _Genes:
 
     def read_plates(self, positions: Sequence[int]) -> NDArray[Any]:
         """Columns of the plates' counts, one pass over them."""
-        assert isinstance(self._plates, PlateCounts)
-        x, factors = self._plates.counts(positions)
-        every = range(len(positions))
-        logger.info("%s: the plates' counts are read once, %s has other genes", self.source, NAME)
+        assert self._plates is not None
+        logger.info("%s: the plates' counts are read once for genes that no copy has", self.source)
         with progress(f"genes of {self.source}"):
-            if self.layer == _COUNTS:
-                return _columns(x, every)
-            return _columns(select_and_log_normalize(x, [*every], size_factors=factors), every)
+            meter = progress_meter(self.n_cells)
+        with closing(meter) as passed:
+            genes, parts = self._plates.genes[[*positions]], []
+            for block in self._plates.blocks(genes, counts=self.layer == _COUNTS):
+                parts.append(block.toarray())
+                passed.update(len(parts[-1]))
+        return np.concatenate(parts)
 
 
 def _from_copy(copy: GeneCopy, position: int, *, as_counts: bool) -> NDArray[Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from scatlas.columns import GeneRule  # noqa: TC001  (pydantic evaluates it)
 from scatlas.workflow.config.atlas_sections import (
@@ -27,6 +27,8 @@ from scatlas.workflow.config.atlas_sections import (
 )
 from scatlas.workflow.config.plate_sections import HVG, QC, Consensus, Normalize, Plates, Source
 from scatlas.workflow.config.values import (
+    GeneChoice,
+    GeneNames,
     NonNegative,
     Positive,
     Section,
@@ -65,33 +67,15 @@ def _flag_or_section(schema: dict[str, Any]) -> None:
     schema |= {"anyOf": [{"type": "boolean"}, section], "default": True}
 
 
-def _check_gene_choice(value: Any) -> Any:
-    if value is None or value in ("auto", "all", "atlas"):
-        return value
-    entries = [value] if isinstance(value, str) else value
-    if not isinstance(entries, list) or not all(isinstance(e, str) and e for e in entries):
-        raise ValueError(
-            f"{value!r} is neither auto, all nor atlas, nor a list of genes: write for example "
-            "[CD3D, MS4A1]"
-        )
-    return entries
-
-
-GeneChoice = Annotated[
-    Literal["auto", "all", "atlas"] | list[Text] | None, BeforeValidator(_check_gene_choice)
-]
-
-
 class ByGene(Section):
     """Counts gene after gene, for look-ups of single genes."""
 
     genes: GeneChoice = described(
         "auto",
-        "Genes of the copy. all: every measured gene. atlas: those of the atlas. A list: those of",
-        "the atlas and these; an entry that ends in .txt, .tsv or .csv is a file with a gene at",
-        "the start of each line. auto: all, if the plates hold at most 2,000,000,000 values, else",
-        "atlas. null: no copy.",
-        examples=[["CD3D", "my_genes.txt"]],
+        "Genes of the copy. all: every measured gene. atlas: those of the atlas. A list such as",
+        "[CD3D, MS4A1], or a text file with a gene in each line: those of the atlas, and these.",
+        "auto: all, if the plates hold at most 2,000,000,000 values, else atlas. null: no copy.",
+        examples=[["CD3D", "MS4A1"], ["genes.txt"]],
     )
 
     @property
@@ -209,10 +193,16 @@ class Explore(Section):
         "2 to 10,000 categories.",
         examples=[["leiden", "plate", "drug"]],
     )
+    genes: GeneNames = described(
+        [],
+        "Genes that the page has in any case, such as [CD3D, MS4A1], or a text file with a gene",
+        "in each line: any measured gene, also if the atlas lacks it.",
+        examples=[["CD3D", "MS4A1"], ["genes.txt"]],
+    )
     n_genes: NonNegative = described(
         300,
-        "Genes of the page, of those of the atlas: the best markers of each group, and the",
-        "most variable ones.",
+        "Genes of the page: the 10 best markers of each group and those of the key genes in any",
+        "case, then the most variable ones of the atlas up to this number.",
     )
     page: bool = described(True, "false: no explore.html.", strict=True)
     points: Positive = described(

@@ -95,9 +95,52 @@ def _check_map_memory(text: str) -> str:
     return _check_size(text, MIN_MEMORY_LIMIT, too_small, examples="16GB")
 
 
+# Endings of files with a gene per line; names of genes may have dots and slashes.
+_LISTS = (".txt", ".tsv", ".csv")
+_MAX_NAMES = 5_000  # all names are part of the commands of steps
+
+
+def _read_names(entries: list[str]) -> list[str]:
+    """Names of genes; those of a file in its place."""
+    names: dict[str, None] = {}
+    for entry in entries:
+        if not entry.endswith(_LISTS):
+            names[entry] = None
+            continue
+        path = Path(expand_home(local_file(entry)))
+        try:
+            lines = path.read_text("utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = "is no text" if isinstance(error, ValueError) else "cannot be read"
+            msg = f"{entry!r} {reason}: name genes, or a text file with a gene in each line"
+            raise ValueError(msg) from None
+        found = [name for line in lines if (name := re.split(r"[\t,]", line)[0].strip())]
+        if not found:
+            raise ValueError(f"{entry!r} names no gene: write one in each line")
+        names |= dict.fromkeys(found)
+    if len(names) > _MAX_NAMES:
+        raise ValueError(f"{len(names):,} genes are named: name {_MAX_NAMES:,} at most")
+    return list(names)
+
+
+def _check_gene_choice(value: Any) -> Any:
+    if value is None or value in ("auto", "all", "atlas"):
+        return value
+    if isinstance(value, list) and value and all(isinstance(name, str) for name in value):
+        return _read_names(value)
+    raise ValueError(
+        f"{value!r} is neither auto, all nor atlas, nor a list of genes: write for example "
+        "[CD3D, MS4A1]"
+    )
+
+
 MinPlates = Annotated[
     Positive | Text | list[Positive | Text] | None, BeforeValidator(_check_min_plates)
 ]
+GeneChoice = Annotated[
+    Literal["auto", "all", "atlas"] | list[Text] | None, BeforeValidator(_check_gene_choice)
+]
+GeneNames = Annotated[list[Text], AfterValidator(_read_names)]
 Query = Annotated[Text, AfterValidator(_check_query)]
 GpuMemory = Annotated[Text, AfterValidator(_check_memory_limit)]
 MapMemory = Annotated[Text, AfterValidator(_check_map_memory)]
