@@ -118,7 +118,8 @@ def _draw(atlas: str, path: Path, names: Sequence[str], values: NDArray[Any]) ->
                 "map: {cells: all}"
             )
     xy = read_embedding(atlas, "X_umap").compute()
-    obs = pd.DataFrame(values, columns=[*names], copy=False)
+    # Real numbers get a colour scale, also where counts have few values.
+    obs = pd.DataFrame(values.astype(np.float32, copy=False), columns=[*names], copy=False)
     cells = AnnData(obs=obs.set_axis(obs.index.astype(str)), obsm={"X_umap": xy})
     pl.save(pl.umap(cells, names[0] if len(names) == 1 else [*names]), path)
 
