@@ -98,7 +98,7 @@ def genes(
         As for :func:`gene`.
     """
     genes_of = _Genes.open(source, layer)
-    columns: list[NDArray[Any] | None] = [None] * len(names)
+    columns: dict[int, NDArray[Any]] = {}
     in_x: dict[int, int] = {}
     in_plates: dict[int, int] = {}
     for i, name in enumerate(names):
@@ -117,10 +117,7 @@ def genes(
                 columns[i] = values[:, wanted.index(position)]
     if not columns:
         return np.zeros((genes_of.n_cells, 0), np.float32, order="F")
-    out = np.empty((len(columns[0]), len(columns)), np.result_type(*columns), order="F")
-    for i, column in enumerate(columns):
-        out[:, i] = column
-    return out
+    return np.stack([columns[i] for i in range(len(names))]).T
 
 
 @dataclass
@@ -132,7 +129,7 @@ class _Genes:
     n_cells: int
     var: pd.DataFrame
     store: Store | None  # the atlas that has all cells of the source, in order
-    open_x: Callable[[], Any] | None  # the own matrix; None: only counts beside it are asked for
+    open_x: Callable[[], Any] | None  # the own matrix; None: only counts beside it are wanted
 
     @classmethod
     def open(cls, source: AnnData | Path | str, layer: str | None) -> _Genes:
@@ -187,21 +184,21 @@ class _Genes:
         if self._plates is not None:
             (gene_name,) = self._plates.find([name], self.source)
             return self._plates, int(self._plates.genes.get_loc(gene_name))
-        raise InputError(self._sentence(name))
+        raise self._unknown(name)
 
-    def _sentence(self, name: str) -> str:
+    def _unknown(self, name: str) -> InputError:
         copy = self._copy
         if self.open_x is None and not isinstance(copy, GeneCopy):
-            return (
+            return InputError(
                 f"{self.source}: the counts of {name!r} are neither in {NAME} ({copy}) nor with "
                 "the plates beside the atlas: give the atlas in the folder of its results"
             )
         var = copy.var if isinstance(copy, GeneCopy) else self.var
         beside = self.store is not None and self.store.kind == "zarr"
         why = ", and the counts of its plates are not beside it" if beside else ""
-        return (
-            f"{self.source}: there is no gene {name!r} among its {len(var):,} genes{why}: "
-            f"{close_names(var, name)}"
+        hint = close_names(var, name)
+        return InputError(
+            f"{self.source}: there is no gene {name!r} among its {len(var):,} genes{why}: {hint}"
         )
 
     def read_x(self, positions: Sequence[int]) -> NDArray[Any]:

@@ -24,7 +24,7 @@ from scatlas.io.products.gene_copy import NAME
 from scatlas.io.zarr_writer.elements import consolidate, open_group_to_write, write_elem
 from scatlas.matrix.select_normalize import select_and_log_normalize
 
-SYMBOLS = {"g0": "CD3D", "g1": "TWIN", "g2": "TWIN", "g3": "MS4A1"}
+SYMBOLS = {"g0": "CD3D", "g1": "SAME", "g2": "SAME", "g3": "MS4A1"}
 # Genes by plate; the atlas has the first four of them.
 GENES = {"p1": [f"g{i}" for i in range(12)], "p2": [f"g{i}" for i in range(11, -1, -2)]}
 GENES["p3"] = [*GENES["p1"][:6], "only3"]
@@ -159,8 +159,8 @@ def test_names_in_another_column(made):
     atlas = made / "atlas.zarr"
     np.testing.assert_array_equal(sa.get.gene(atlas, "CD3D"), expected("g0"))
     np.testing.assert_array_equal(sa.get.gene(atlas, "MS4A1"), expected("g3"))
-    with pytest.raises(InputError, match=r"2 genes have the name 'TWIN' .* give one of 'g1', 'g2'"):
-        sa.get.gene(atlas, "TWIN")
+    with pytest.raises(InputError, match=r"2 genes have the name 'SAME' .* give one of 'g1', 'g2'"):
+        sa.get.gene(atlas, "SAME")
     names = pd.DataFrame({"symbol": ["A", "B"]}, index=["x", "y"])
     adata = ad.AnnData(np.eye(2, dtype=np.float32), var=names)
     np.testing.assert_array_equal(sa.get.gene(adata, "B"), [0, 1])

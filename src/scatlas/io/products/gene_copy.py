@@ -89,7 +89,7 @@ def join_pieces(
     """Write the copy of an atlas from the pieces of its plates; atomic.
 
     ``counts`` and ``cells`` (uint32) are one array each, whose files are hard links to those of the
-    pieces where the file system allows it; a plate begins with a file of its own, and cells count
+    pieces where the file system allows it; each plate begins with a new file, and cells count
     from its first one. ``first`` and ``n`` (genes x plates, gene after gene) say where the values
     of a gene on a plate begin, -1 where the plate lacks it, and how many there are.
     ``size_factor`` is that of ``merged``, the plates' store of :func:`scatlas.io.concat_on_disk`.

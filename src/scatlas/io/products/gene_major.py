@@ -76,7 +76,7 @@ def write_csc(
                 folder / "indptr", index_dtype(segments.n_values), pool, compression=DENSE_CODEC
             ) as indptr,
             closing(progress_meter(segments.n_values, unit="values")) as passed,
-            closing(segments.parts(parse_bytes(block_budget), dtype, width)) as parts,
+            closing(segments.read_ranges(parse_bytes(block_budget), dtype, width)) as parts,
         ):
             for values, cells in parts:
                 data.append(values, copy=False)
@@ -145,7 +145,7 @@ class _Segments:
         if held:
             yield _Range(slice(first, len(totals)), slice(0, n_blocks))
 
-    def parts(
+    def read_ranges(
         self, budget: int, dtype: np.dtype, width: np.dtype
     ) -> Generator[tuple[np.ndarray, np.ndarray]]:
         """Values and cell numbers gene after gene and cell after cell, range after range."""

@@ -38,14 +38,14 @@ def gene(
     figure: Path | None = None,
     add: bool = False,
 ) -> None:
-    """Print each gene's share of cells with counts and mean by group; write what was asked for."""
+    """Print each gene's share of cells with counts and mean by group; write what the options name."""
     from scatlas.get import genes
 
     names = [*dict.fromkeys(names)]
     if atlas is None:
         atlas = f"{read_config(config_file).folder}/atlas.zarr"
         if not Path(atlas).exists():
-            raise InputError(f"{atlas}: there is no atlas yet: scatlas run makes it")
+            raise InputError(f"{atlas}: there is no atlas yet: make it with scatlas run")
     groups = _groups(atlas, by)
     values = genes(atlas, names, layer="counts" if counts else None)
     say_table(_rows(groups, names, values, "mean count" if counts else "mean"))
@@ -121,7 +121,8 @@ def _draw(atlas: str, path: Path, names: Sequence[str], values: NDArray[Any]) ->
     # Real numbers get a colour scale, also where counts have few values.
     obs = pd.DataFrame(values.astype(np.float32, copy=False), columns=[*names], copy=False)
     cells = AnnData(obs=obs.set_axis(obs.index.astype(str)), obsm={"X_umap": xy})
-    pl.save(pl.umap(cells, names[0] if len(names) == 1 else [*names]), path)
+    shown: Any = names[0] if len(names) == 1 else [*names]
+    pl.save(pl.umap(cells, shown), path)
 
 
 def add_genes(config_file: Path, names: Sequence[str]) -> str:
