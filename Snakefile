@@ -89,7 +89,7 @@ else:
         include: "workflow/rules/markers.smk"
     include: "workflow/rules/report.smk"
 
-    if CONFIG.by_gene:
+    if CONFIG.by_gene.genes:
 
         include: "workflow/rules/by_gene.smk"
 

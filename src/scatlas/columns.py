@@ -5,6 +5,7 @@ names that a user lists; :class:`InputError` if a column or its values do not su
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from difflib import get_close_matches
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
+# Names that a sentence lists at most: those like an unknown gene, and genes with one name.
+_N_CLOSE_NAMES, _MAX_LISTED = 3, 5
 # Kinds of values, as pandas infers them from the values of any type of column.
 _NUMBERS = {"boolean", "integer", "mixed-integer-float", "floating", "decimal"}
 _DATES = {"datetime64", "datetime", "date", "timedelta64", "timedelta", "time", "period"}
@@ -206,3 +209,45 @@ def among_genes(var: pd.DataFrame, genes: pd.Index) -> pd.DataFrame:
     for name in sums:
         table[name] = table[name].fillna(0).astype(var[name].dtype)
     return table
+
+
+def name_columns(var: pd.DataFrame) -> list[str]:
+    """Columns with other names of the genes: text that differs for most of them."""
+    return [
+        str(name)
+        for name, column in var.items()
+        if kind_of_values(column) == "labels" and 2 * column.astype(str).nunique() > len(column)
+    ]
+
+
+def gene_position(var: pd.DataFrame, name: str, source: str) -> int | None:
+    """Number of the gene with a name in the index of ``var``, or else in a column of names; None
+    if there is none. More than one are an error.
+    """
+    at, where = np.flatnonzero(var.index == name), "var_names"
+    for column in () if len(at) else name_columns(var):
+        at, where = np.flatnonzero(var[column] == name), f"var[{column!r}]"
+        if len(at):
+            break
+    if len(at) > 1 and where == "var_names":
+        raise InputError(
+            f"{source}: {len(at)} genes have the name {name!r}: make var_names unique first"
+        )
+    if len(at) > 1:
+        listed = ", ".join(map(repr, var.index[at[:_MAX_LISTED]]))
+        listed += ", ..." if len(at) > _MAX_LISTED else ""
+        raise InputError(
+            f"{source}: {len(at)} genes have the name {name!r} in {where}: give one of {listed}"
+        )
+    return int(at[0]) if len(at) else None
+
+
+def close_names(var: pd.DataFrame, name: str) -> str:
+    """End of a sentence about a gene that is not there: names in ``var`` that are like its name."""
+    by_upper: dict[str, str] = {}
+    for names in (var.index, *(var[column] for column in name_columns(var))):
+        for known in map(str, names):
+            by_upper.setdefault(known.upper(), known)
+    close = get_close_matches(str(name).upper(), by_upper, _N_CLOSE_NAMES, 0.7)
+    listed = ", ".join(repr(by_upper[key]) for key in close)
+    return f"close names are {listed}" if close else "no name is close to it"

@@ -20,9 +20,9 @@ from tests.workflow.runs import ROOT, run_python
 pytestmark = pytest.mark.workflow
 
 PLATE_RULES = ("load", "qc_filter", "normalize", "hvg", "select_genes")
-PLATE_RULES += ("group_sums",)
+PLATE_RULES += ("by_gene", "group_sums")
 ATLAS_RULES = ("consensus", "concat_on_disk", "pca", "base", "subset", *SAMPLE_STEPS, "map")
-ATLAS_RULES += ("atlas", "by_gene", "cell_groups", "markers", "report")
+ATLAS_RULES += ("atlas", "merge_by_gene", "cell_groups", "markers", "report")
 ATLAS_RULES += ("explore",)
 GPU_RULES = ("hvg", "select_genes", "pca", "neighbors", "umap", "leiden", "map", "integrate")
 
@@ -111,6 +111,7 @@ def test_no_group_of_small_steps_waits_for_itself(tmp_path: Path):
     options = ("--profile", str(ROOT / "profiles/slurm"), "--nocolor")
     said = snakemake("--dry-run", *options, *("--configfile", "config/demo.yaml"), folder=tmp_path)
     plates = ("small_plates", "small_plates_selected", "small_plates_markers")
+    plates += ("small_plates_by_gene",)
     found = re.findall(r"Group job (\w+) ", said)
     assert sorted(found) == sorted([*plates, "small_atlas", "small_report"])
 

@@ -25,12 +25,12 @@ pytestmark = pytest.mark.workflow
 
 PLATE_STEPS = ("load", "qc_filter", "normalize", "hvg", "select_genes")
 MERGE_STEPS = ("concat_on_disk", "pca", "base", "subset", *SAMPLE_STEPS, "map", "atlas")
-ATLAS_STEPS = (*MERGE_STEPS, "by_gene", "cell_groups", "markers", "report")
+ATLAS_STEPS = (*MERGE_STEPS, "merge_by_gene", "cell_groups", "markers", "report")
 GROUP_SUMS = {f"group_sums/{plate}" for plate in PLATES}
 
 
 def all_jobs(plates=PLATES) -> set[str]:
-    steps = (*PLATE_STEPS, "group_sums")
+    steps = (*PLATE_STEPS, "by_gene", "group_sums")
     return {f"{step}/{p}" for step in steps for p in plates} | {"consensus", *ATLAS_STEPS}
 
 

@@ -1,38 +1,99 @@
-# X of the atlas gene after gene, for look-ups of single genes (config: by_gene).
-# in:  merged.zarr, whose X is that of the atlas: another map changes nothing here
-# out: by_gene.zarr
+# The kept cells' counts gene after gene, for look-ups of single genes (config: by_gene).
+# in:  plates/{plate}/{counts.zarr,qc.parquet}; merged.zarr, for the size factors
+# out: plates/{plate}/by_gene.zarr, by_gene.zarr, whose files are links to those of the plates
+#
+# Another map or other clusters change nothing here. With all genes, neither do the atlas's genes.
+
+# Values of all plates up to which the copy has all genes, if by_gene.genes is auto.
+MAX_VALUES_OF_ALL_GENES = 2_000_000_000
+
+
+def genes_by_gene(wildcards):
+    """The atlas's genes, if the copy has only these; with auto, the checkpoint knows the plates."""
+    choice = CONFIG.by_gene.genes
+    if choice == "all":
+        return []
+    genes = consensus_genes(wildcards)
+    if choice == "auto":
+        manifests = map(Path, each(f"{OUT}/manifests/load/{{plate}}.json")(wildcards))
+        n_values = (
+            json.loads(path.read_text("utf-8"))["n_values"] for path in manifests
+        )
+        return [] if sum(n_values) <= MAX_VALUES_OF_ALL_GENES else genes
+    return genes
 
 
 rule by_gene:
     input:
-        concat=rules.concat_on_disk.output.manifest,
-        merged=ancient(rules.concat_on_disk.output.merged),
+        load=rules.load.output.manifest,
+        store=ancient(rules.load.output.store),
+        kept=f"{OUT}/manifests/{LAST_CELL_FILTER}/{{plate}}.json",
+        qc=ancient(f"{OUT}/plates/{{plate}}/{KEPT_CELLS}"),
+        genes=genes_by_gene,
         script=script("by_gene"),
     output:
-        by_gene=f"{OUT}/by_gene.zarr/zarr.json",
-        manifest=f"{OUT}/manifests/by_gene.json",
+        by_gene=f"{OUT}/plates/{{plate}}/by_gene.zarr/zarr.json",
+        manifest=f"{OUT}/manifests/by_gene/{{plate}}.json",
     log:
-        f"{OUT}/logs/by_gene.log",
+        f"{OUT}/logs/by_gene/{{plate}}.log",
     benchmark:
-        f"{OUT}/benchmarks/by_gene/atlas.tsv"
+        f"{OUT}/benchmarks/by_gene/{{plate}}.tsv"
+    retries: 2
+    group:
+        together("small_plates_by_gene", "by_gene")
+    conda:
+        "../../envs/cpu.yaml"
+    threads: threads_for("by_gene")
+    resources:
+        **requests("by_gene", "small_plates"),
+    params:
+        genes=by_gene_option,
+        code=code("by_gene"),
+        store=subpath(input.store, parent=True),
+        by_gene=subpath(output.by_gene, parent=True),
+    message:
+        "counts by gene of {wildcards.plate}"
+    shell:
+        f"{RUN}"
+        " {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
+        " --qc {input.qc:q} {params.genes} --by-gene {params.by_gene:q}"
+        f"{BLOCK_OPTIONS}{STEP_TAIL}"
+
+
+rule merge_by_gene:
+    input:
+        by_gene=each(f"{OUT}/manifests/by_gene/{{plate}}.json"),
+        pieces=ancient(each(f"{OUT}/plates/{{plate}}/by_gene.zarr/zarr.json")),
+        concat=rules.concat_on_disk.output.manifest,
+        merged=ancient(rules.concat_on_disk.output.merged),
+        script=script("merge_by_gene"),
+    output:
+        by_gene=f"{OUT}/by_gene.zarr/zarr.json",
+        manifest=f"{OUT}/manifests/merge_by_gene.json",
+    log:
+        f"{OUT}/logs/merge_by_gene.log",
+    benchmark:
+        f"{OUT}/benchmarks/merge_by_gene/atlas.tsv"
     retries: 2
     group:
         small_atlas
     conda:
         "../../envs/cpu.yaml"
-    threads: threads_for("by_gene")
+    threads: threads_for("merge_by_gene")
     resources:
-        **requests("by_gene", "small_atlas"),
+        **requests("merge_by_gene", "small_atlas"),
     params:
-        code=code("by_gene"),
+        pieces=each(f"{OUT}/plates/{{plate}}/by_gene.zarr", options=True),
+        code=code("merge_by_gene"),
         merged=subpath(input.merged, parent=True),
         by_gene=subpath(output.by_gene, parent=True),
     message:
-        "the gene-major copy of X"
+        "counts by gene of all plates"
     shell:
         f"{RUN}"
-        " {input.script:q} --merged {params.merged:q} --by-gene {params.by_gene:q}"
-        f"{BLOCK_OPTIONS}{STEP_TAIL}"
+        " {input.script:q} --pieces {params.pieces:q} --merged {params.merged:q}"
+        " --by-gene {params.by_gene:q}"
+        f"{STEP_TAIL}"
 
 
-RESULTS += rules.by_gene.output
+RESULTS += rules.merge_by_gene.output

@@ -192,6 +192,16 @@ def clusters_option():
     return result(option, name, "leiden" in CONFIG.markers.by)
 
 
+def by_gene_option(wildcards, input):
+    """Genes of the copy by gene, if it does not have all."""
+    if not input.genes:
+        return ""
+    names = CONFIG.by_gene.names
+    return shlex.join(
+        ["--genes", str(input.genes), *(["--also", *names] if names else [])]
+    )
+
+
 def wilcoxon_option():
     """The sample, and the table of its marker genes."""
     table = result("--wilcoxon", "tables/markers_wilcoxon.tsv")

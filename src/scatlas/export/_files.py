@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +25,11 @@ from scatlas.export._nodes import (
 from scatlas.io.files.anndata_file import Store
 from scatlas.io.files.atomic import atomic_path
 from scatlas.io.files.hdf5_writing import create_hdf5
+from scatlas.io.files.local_zarr import open_store
 from scatlas.io.files.read_errors import reading
-from scatlas.io.products.gene_copy import GeneCopy, find_gene_copy, write_gene_copy
-from scatlas.io.zarr_writer.elements import DICT, RAW, STRING_ARRAY
+from scatlas.io.matrices.lazy import read_matrix
+from scatlas.io.products.gene_major import write_csc
+from scatlas.io.zarr_writer.elements import DICT, RAW, STRING_ARRAY, create_group
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -108,7 +110,7 @@ def to_cellxgene(
 ) -> None:
     """Write an atlas as the h5ad file that cellxgene reads fastest; atomic.
 
-    X is stored gene after gene (CSC), from the gene-major copy beside the atlas if there is one.
+    X is stored gene after gene (CSC), sorted in a temporary store beside the output.
     Numbers of ``obs``, ``var`` and ``obsm`` have 32 bits, numbers with gaps are float32 with NaN,
     and ``uns`` has the colours of each categorical column (``leiden_colors``). The rest of ``uns``
     and pairs of cells are left out. Memory does not grow with the atlas.
@@ -116,8 +118,7 @@ def to_cellxgene(
     Parameters
     ----------
     atlas
-        Zarr store with ``obsm['X_umap']``, at a path or an address; at an address with its
-        gene-major copy.
+        Zarr store with ``obsm['X_umap']``, at a path or an address.
     out
         File to write.
     genes
@@ -125,7 +126,7 @@ def to_cellxgene(
     counts
         Add the raw counts as ``raw.X``, CSR in float32, where CELLxGENE's schema asks for them.
     block_budget
-        Memory for X while it is sorted by gene, if there is no copy, and for blocks of counts.
+        Memory for X while it is sorted by gene, and for blocks of counts.
 
     Raises
     ------
@@ -219,26 +220,22 @@ def check_new(out: Path) -> None:
 
 @contextmanager
 def _x_by_gene(store: Store, root: Any, out: Path, block_budget: str | int) -> Iterator[Any]:
-    """X as CSC: of the copy beside the atlas, else of a temporary one beside the output."""
+    """X as CSC, in a temporary store beside the output."""
     if _UMAP not in root.get("obsm", {}):
         raise InputError(
             f"{store.path}: there is no obsm[{_UMAP!r}] to show: build the atlas with "
             "map: {cells: all}"
         )
-    copied = find_gene_copy(store)
-    with ExitStack() as stack:
-        if isinstance(copied, GeneCopy):
-            path = copied.path
-        elif store.is_url:
-            msg = f"{store.path}: {copied}: copy the atlas to this machine first, and export that"
-            raise InputError(msg)
-        else:
-            # A fixed name, so that the next run removes the files of a killed one.
-            copy = out.absolute().with_name(f".{out.name}.by_gene")
-            stack.callback(shutil.rmtree, copy, ignore_errors=True)
-            write_gene_copy(store.path, copy, block_budget=block_budget)
-            path = str(copy)
-        yield stack.enter_context(Store.find(path).open())["X"]
+    # A fixed name, so that the next run removes the files of a killed one.
+    folder = out.absolute().with_name(f".{out.name}.by_gene")
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        matrix, _ = read_matrix(store.path, compact=True, block_budget=block_budget)
+        write_csc(matrix, folder / "X", block_budget=block_budget)
+        create_group(folder, {})
+        yield open_store(folder)["X"]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

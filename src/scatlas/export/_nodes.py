@@ -12,7 +12,6 @@ from scatlas.blocks import map_in_order
 from scatlas.io.files.anndata_checks import is_group
 from scatlas.io.files.checksums import VALUES_DIGEST
 from scatlas.io.files.local_zarr import WRITER_ATTRIBUTE
-from scatlas.io.products.gene_copy import SOURCE_CHECKSUM
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 # Values of a piece: 32 MB at 8 bytes per value. A multiple of all chunks of scatlas.
 _PIECE_VALUES = 2**22
 # Attributes that are about the files of a store.
-_FILE_ATTRIBUTES = {*WRITER_ATTRIBUTE, VALUES_DIGEST, SOURCE_CHECKSUM}
+_FILE_ATTRIBUTES = {*WRITER_ATTRIBUTE, VALUES_DIGEST}
 _INT32 = np.iinfo(np.int32)
 # Values per chunk of a Zarr v2 store: a browser fetches a chunk of a gene at a time.
 WEB_CHUNK_VALUES = 2**16

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from scatlas.get._aggregate import aggregate as aggregate
     from scatlas.get._aggregate import aggregate_cells as aggregate_cells
     from scatlas.get._gene import gene as gene
+    from scatlas.get._gene import genes as genes
     from scatlas.get._move import X_to_CPU as X_to_CPU
     from scatlas.get._move import X_to_GPU as X_to_GPU
     from scatlas.get._move import anndata_to_CPU as anndata_to_CPU

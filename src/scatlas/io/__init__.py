@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from scatlas.io.products.embeddings import read_components as read_components
     from scatlas.io.products.embeddings import write_embedding as write_embedding
     from scatlas.io.products.embeddings import write_pca as write_pca
-    from scatlas.io.products.gene_copy import write_gene_copy as write_gene_copy
+    from scatlas.io.products.gene_copy import join_pieces as join_pieces
+    from scatlas.io.products.gene_copy import write_piece as write_piece
     from scatlas.io.products.gram_store import StoredGram as StoredGram
     from scatlas.io.products.gram_store import write_gram as write_gram
     from scatlas.io.products.group_sums import merge_sums as merge_sums

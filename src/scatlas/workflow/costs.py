@@ -36,6 +36,8 @@ PLACED_MB, MAP_MB, GPU_MAP_MB = 300, 500, 200
 # explore.html: histograms of a column, with the sums of genes; per point its position and codes
 # (bench/results/explore-2026-11-25.txt); and position and pixel of each cell of the atlas.
 PAGE_MB, PAGE_MB_PER_CELL, POSITION_MB_PER_CELL = 800, 0.5e-3, 6e-6
+# Position, number and names of 60,000 genes on each plate.
+BY_GENE_MB = 60_000 * 40e-6
 # The stratum of each cell of the atlas.
 STRATUM_MB_PER_CELL = 4e-6
 
@@ -43,9 +45,9 @@ STRATUM_MB_PER_CELL = 4e-6
 # and the share of a cell's values that these genes have.
 COUNT_BYTES, SELECTED_BYTES, SELECTED_SHARE = 1.9, 5, 0.11
 # Bytes per cell of map.zarr: two coordinates, a cluster, two numbers. Bytes per value of the
-# samples of one file until they are loaded: float32 and uint16 or int32. Bytes per value of the
-# blocks sorted by gene: float32 and uint32.
-MAP_BYTES, SAMPLE_BYTES, SORTED_BYTES = 18, 8, 8
+# samples of one file until they are loaded: float32 and uint16 or int32. Bytes per count by gene,
+# and of the blocks sorted by gene: the count and its row, both uint16.
+MAP_BYTES, SAMPLE_BYTES, BY_GENE_BYTES, SORTED_BYTES = 18, 8, 2.5, 4
 
 GPU_START_S = 1.2  # CUDA, by ``gpu-start-2026-11-25``
 # Moments that `load` takes of the kept cells; `hvg` of such a run reads no counts. Processor time
@@ -244,6 +246,9 @@ COSTS = {
         extra_mb=_select_genes_mb,
         disk=_selected_bytes,
     ),
+    "by_gene": RuleCost(
+        Cost(0.3, 45), disk=lambda job: job.size.values * (BY_GENE_BYTES + SORTED_BYTES)
+    ),
     "pseudobulk": RuleCost(  # as hvg
         Cost(0.2, 4.9), extra_mb=lambda job: PSEUDOBULK_MB_PER_CELL * job.size.cells
     ),
@@ -271,9 +276,13 @@ COSTS = {
     ),
     "base": replace(_MERGED, time=Cost(0.3, us_per_cell=1), threads=1, serial=True),
     "atlas": replace(_MERGED, time=Cost(0.3, us_per_cell=1), threads=1, serial=True),
-    "by_gene": RuleCost(  # 185 values per cell of a million cells
-        Cost(0.3, us_per_cell=9),
-        disk=lambda job: job.size.values * SELECTED_SHARE * (SELECTED_BYTES + SORTED_BYTES),
+    "merge_by_gene": RuleCost(  # links, and a table of genes and plates
+        Cost(0.5),
+        plate_s=PLATE_S,
+        threads=1,
+        blocks=False,
+        table=_MERGED.table,
+        extra_mb=lambda job: BY_GENE_MB * job.of.n_plates,
     ),
     # 3 kB per cell at 100 MB/s.
     "publish": RuleCost(Cost(1, us_per_cell=30), threads=1, serial=True, blocks=False),

@@ -142,7 +142,8 @@ REQUESTS = {
         "group_sums": (4, 5884, 58, 0, 0),
         "markers": (1, 2884, 10, 0, 0),
         "explore": (4, 4183, 14, 0, 0),
-        "by_gene": (16, 3076, 13, 41500, 0),
+        "by_gene": (4, 4924, 64, 94315, 0),
+        "merge_by_gene": (1, 1507, 10, 0, 0),
         "publish": (1, 900, 210, 0, 0),
     },
     "two GPUs, a large budget, integration of the sample": {
@@ -203,7 +204,7 @@ PLATES = [
     for name, n_cells in {"first": 10_000_000, "small": 1000, "third": 10_000_000}.items()
 ]
 PLATE_RULES = {"load", "qc_filter", "normalize", "doublets", "hvg", "select_genes", "pseudobulk"}
-PLATE_RULES |= {"group_sums"}
+PLATE_RULES |= {"by_gene", "group_sums"}
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -1,260 +1,235 @@
-"""The gene-major copy of an atlas beside it, in which a gene's values lie together."""
+"""The counts of an atlas gene after gene, beside it (``by_gene.zarr``): one piece per plate, whose
+files the copy links, and single genes read from it.
+"""
 
 from __future__ import annotations
 
-import os
-from contextlib import closing
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from scatlas import blocks
-from scatlas._util.byte_sizes import parse_bytes
-from scatlas.compute.progress import progress_meter
+from scatlas._util.operating_system import link_or_copy
+from scatlas.columns import gene_position, name_columns
 from scatlas.compute.threads import n_threads
 from scatlas.errors import InputError
 from scatlas.io.files.anndata_file import Store
-from scatlas.io.files.atomic import atomic_path, work_folder
+from scatlas.io.files.atomic import atomic_path
 from scatlas.io.files.checksums import checksum
 from scatlas.io.files.listing import filesystem
-from scatlas.io.files.local_zarr import WRITER_ATTRIBUTE, open_store
+from scatlas.io.files.local_zarr import LocalArray, open_store
 from scatlas.io.files.read_errors import reading
-from scatlas.io.matrices.csr_writer import index_dtype
 from scatlas.io.matrices.lazy import read_matrix
 from scatlas.io.products.assemble_atlas import place
-from scatlas.io.zarr_writer.elements import CSC, CSR, create_group, finish_store
-from scatlas.io.zarr_writer.sharded_array import (
-    COUNTS_CODEC,
-    DENSE_CODEC,
-    INDICES_CODEC,
-    NORMALIZED_CODEC,
-    ShardedArray,
-    encoding_pool,
-)
-from scatlas.kernels.counts.transpose_cpu import by_gene, copy_segments
+from scatlas.io.products.gene_major import write_csc
+from scatlas.io.tables.column_writer import write_frame
+from scatlas.io.tables.table import Table
+from scatlas.io.zarr_writer.elements import consolidate, create_group, finish_store
+from scatlas.io.zarr_writer.sharded_array import ShardedArray, encoding_pool
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
 # Name of the copy, beside the atlas.
 NAME = "by_gene.zarr"
-# Attribute of the copy's X: checksum of the X that it was made from.
+# Attribute of the copy: checksum of the atlas's X.
 SOURCE_CHECKSUM = "checksum_of_source"
-# Bytes per value of the genes that are put together: value and cell, and both of the block that is
-# being read.
-_BYTES_PER_VALUE = 24
+# Values per chunk: a reader of one gene of a small plate decodes one chunk.
+_CHUNK_VALUES = 2**16
+_INDEX_CHUNK_VALUES = 2**14
+# Requests at once to a store at an address, where each waits for the network.
+_REQUESTS = 16
+_NOT_MEASURED = -1
 
 
-def write_gene_copy(
-    store: Path | str, out: Path | str, *, block_budget: str | int = "256MB"
+def write_piece(
+    store: Path | str,
+    out: Path | str,
+    *,
+    keep: NDArray[np.bool_],
+    genes: Sequence[str] | None = None,
+    block_budget: str | int = "256MB",
 ) -> dict[str, Any]:
-    """Write X of a store gene after gene (CSC); atomic.
+    """Write the counts of a plate's kept cells gene after gene; atomic, in one pass.
 
-    X is read once, in row blocks. Each block is sorted by gene and written to a temporary file, 8
-    bytes per value; then the values of a range of genes at a time are put together from all blocks.
-    Neither the blocks nor the threads change a byte of the result.
+    ``X`` is CSC, both arrays uint32: a plate with larger counts than others has the same layout.
+    ``var`` has the names of the genes and the columns in which they may have another name.
+    ``genes`` that the plate lacks are left out; None: all.
+    """
+    x, var = read_matrix(store, compact=True, block_budget=block_budget)
+    var = var[name_columns(var)].astype(str)
+    x = blocks.select_rows(x, keep)
+    if genes is not None:
+        at = np.array([i for g in genes if (i := gene_position(var, g, str(store))) is not None])
+        at = np.unique(at).astype(np.int64)
+        x, var = blocks.select_genes(x, at), var.iloc[at]
+    with atomic_path(Path(out)) as partial:
+        n_values = write_csc(
+            *(x, partial / "X"),
+            dtype=np.uint32,
+            width=np.uint32,
+            chunk_values=_CHUNK_VALUES,
+            block_budget=block_budget,
+        )
+        write_frame(partial / "var", var)
+        finish_store(partial)
+    return {"n_cells": x.shape[0], "n_genes": len(var), "n_values": n_values}
 
-    Memory: the budget, and 8 bytes per block and gene.
 
-    Parameters
-    ----------
-    store
-        AnnData store that scatlas has written, with a CSR X, such as ``atlas.zarr``.
-    out
-        Store to write: X as CSC in the type of the values of `store`, and its ``obs`` and ``var``,
-        whose chunks are hard links where the file system allows it. An older one is replaced.
-    block_budget
-        Memory for the blocks in flight, and for the genes that are put together.
+def join_pieces(
+    pieces: Mapping[str, Path | str], merged: Path | str, out: Path | str
+) -> dict[str, Any]:
+    """Write the copy of an atlas from the pieces of its plates; atomic.
 
-    Returns
-    -------
-    ``n_cells``, ``n_genes``, ``n_values``.
+    ``counts`` and ``cells`` (uint32) are one array each, whose files are hard links to those of the
+    pieces where the file system allows it; each plate begins with a new file, and cells count
+    from its first one. ``first`` and ``n`` (genes x plates, gene after gene) say where the values
+    of a gene on a plate begin, -1 where the plate lacks it, and how many there are.
+    ``size_factor`` is that of ``merged``, the plates' store of :func:`scatlas.io.concat_on_disk`.
 
     Raises
     ------
     InputError
-        The store is damaged, or was not written by scatlas.
+        A piece is damaged, or has other cells than the plate in ``merged``.
     """
-    store, out = Path(store), Path(out)
-    root = open_store(store)
-    x = root.get("X")
-    is_csr = x is not None and x.attrs.get("encoding-type") == CSR["encoding-type"]
-    if not is_csr or not WRITER_ATTRIBUTE.items() <= root.attrs.items():
-        raise InputError(f"{store}: only a store of scatlas with a CSR X gets a gene-major copy")
-    source = checksum(store / "X")
-    matrix, _ = read_matrix(store, compact=True, block_budget=block_budget)
-    with work_folder(out) as work:
-        work.mkdir(parents=True)
-        segments = _Segments.write(work, matrix)
-        with atomic_path(out) as partial:
-            _write_x(partial / "X", segments, parse_bytes(block_budget))
-            attributes = {**CSC, "shape": list(matrix.shape), SOURCE_CHECKSUM: source}
-            create_group(partial / "X", attributes)
-            place(store, partial, {"obs": "obs", "var": "var"})
-            finish_store(partial)
-    n_cells, n_genes = matrix.shape
-    return {"n_cells": n_cells, "n_genes": n_genes, "n_values": segments.n_values}
+    merged, out = Path(merged), Path(out)
+    opened = {plate: open_store(Path(path)) for plate, path in pieces.items()}
+    plates = pd.DataFrame(
+        {"n_cells": [root["X"].attrs["shape"][0] for root in opened.values()]}, index=[*opened]
+    )
+    n_cells = open_store(merged)["X"].attrs["shape"][0]
+    if plates["n_cells"].sum() != n_cells:
+        raise InputError(
+            f"{merged} holds {n_cells:,} cells, the counts by gene of its plates "
+            f"{plates['n_cells'].sum():,}: run the steps by_gene and concat_on_disk again"
+        )
+    tables = [Table.open(pieces[plate], root, "var").read() for plate, root in opened.items()]
+    var = all_genes(tables)
+    first = np.full((len(var), len(plates)), _NOT_MEASURED)
+    n_values = np.zeros(first.shape, np.uint32)
+    n_files = 0
+    with atomic_path(out) as partial:
+        for i, (path, root) in enumerate(zip(pieces.values(), opened.values(), strict=True)):
+            at = var.index.get_indexer(tables[i].index)
+            indptr = np.asarray(root["X/indptr"][:])
+            first[at, i] = n_files * root["X/data"].shards[0] + indptr[:-1]
+            n_values[at, i] = np.diff(indptr)
+            for name, new_name in (("data", "counts"), ("indices", "cells")):
+                end = _link(Path(path) / "X" / name, partial / new_name, n_files)
+            n_files = end
+        write_frame(partial / "var", var)
+        write_frame(partial / "plates", plates)
+        place(merged, partial, {"obs/size_factor": "size_factor"})
+        with encoding_pool() as pool:
+            for name, table in (("first", first), ("n", n_values)):
+                with ShardedArray(
+                    partial / name, table.dtype, pool, chunk_values=_INDEX_CHUNK_VALUES
+                ) as array:
+                    array.append(table.ravel())
+        create_group(partial, {SOURCE_CHECKSUM: checksum(merged / "X")})
+        consolidate(partial)
+    return {
+        "n_cells": n_cells,
+        "n_genes": len(var),
+        "n_values": int(n_values.sum(dtype=np.int64)),
+        "n_genes_not_on_all_plates": int((first == _NOT_MEASURED).any(axis=1).sum()),
+    }
 
 
-def _write_x(folder: Path, segments: _Segments, budget: int) -> None:
-    """Write data, indices and indptr of the CSC matrix."""
-    width = index_dtype(segments.n_values)
-    codec = NORMALIZED_CODEC if segments.dtype.kind == "f" else COUNTS_CODEC
-    # One range per thread, one that waits, and one that is written.
-    limit = max(1, budget // (_BYTES_PER_VALUE * (n_threads() + 2)))
-    ranges = list(segments.ranges(limit))
-    with (
-        encoding_pool() as pool,
-        ShardedArray(folder / "data", segments.dtype, pool, compression=codec) as data,
-        ShardedArray(folder / "indices", width, pool, compression=INDICES_CODEC) as indices,
-        ShardedArray(folder / "indptr", width, pool, compression=DENSE_CODEC) as indptr,
-        closing(progress_meter(segments.n_values, unit="values")) as passed,
-    ):
-        found = blocks.map_in_order(lambda i: segments.read(ranges[i], width), len(ranges))
-        with closing(found) as parts:
-            for values, cells in parts:
-                data.append(values, copy=False)
-                indices.append(cells, copy=False)
-                passed.update(len(values))
-        indptr.append(np.append(0, np.cumsum(segments.counts.sum(axis=0))).astype(width))
+def all_genes(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Genes of any plate, each with the names that it has on the first plate with it."""
+    known = tables[0]
+    for table in tables[1:]:
+        if not table.index.equals(known.index):
+            known = pd.concat([known, table[~table.index.isin(known.index)]])
+    return known.fillna("")
 
 
-@dataclass(frozen=True)
-class _Range:
-    """Some genes in all blocks, or one gene in some blocks."""
-
-    genes: slice
-    blocks: slice
-
-
-@dataclass(frozen=True)
-class _Segments:
-    """Values of all row blocks in a file, block after block and in each gene after gene."""
-
-    data: Path
-    rows: Path  # of the values in their block, uint32
-    dtype: np.dtype
-    counts: np.ndarray  # values by block and gene, int64 [n_blocks, n_genes]
-    first_rows: np.ndarray  # number of the first cell of each block, int64 [n_blocks]
-
-    @cached_property
-    def _block_starts(self) -> np.ndarray:
-        """Place in the files of the first value of each block."""
-        return np.append(0, np.cumsum(self.counts.sum(axis=1)))
-
-    @classmethod
-    def write(cls, folder: Path, x: Any) -> _Segments:
-        """Sort each block of a Dask array of CSR blocks, and write it."""
-        data, rows = folder / "data", folder / "rows"
-        counts = []
-        with data.open("wb") as data_file, rows.open("wb") as rows_file:
-            for block in blocks.stream(x, by_gene):
-                block[0].tofile(data_file)
-                block[1].tofile(rows_file)
-                counts.append(block[2])
-        first_rows = np.cumsum([0, *x.chunks[0][:-1]])
-        table = np.stack(counts) if counts else np.zeros((0, x.shape[1]), np.int64)
-        return cls(data, rows, np.dtype(x.dtype), table, first_rows)
-
-    @property
-    def n_values(self) -> int:
-        return int(self.counts.sum())
-
-    def ranges(self, limit: int) -> Iterator[_Range]:
-        """Divide the values, gene after gene, by ``limit``; one block of a gene stays whole."""
-        totals = self.counts.sum(axis=0)
-        n_blocks = len(self.counts)
-        first = held = 0
-        for gene, n in enumerate(totals.tolist()):
-            if held and held + n > limit:
-                yield _Range(slice(first, gene), slice(0, n_blocks))
-                first, held = gene, 0
-            if n > limit:
-                for part in _cut(self.counts[:, gene], limit):
-                    yield _Range(slice(gene, gene + 1), part)
-                first = gene + 1
-            else:
-                held += n
-        if held:
-            yield _Range(slice(first, len(totals)), slice(0, n_blocks))
-
-    def read(self, part: _Range, width: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-        """Values and cell numbers of a range, gene after gene and cell after cell."""
-        counts = self.counts[part.blocks, part.genes]
-        # Place of each block's values of each gene: genes first, then blocks.
-        ends = np.cumsum(counts.T).reshape(counts.T.shape).T
-        starts = np.ascontiguousarray(ends - counts)
-        n_values = int(counts.sum())
-        out = np.empty(n_values, self.dtype)
-        cells: np.ndarray = np.empty(n_values, width)
-        with self.data.open("rb") as data_file, self.rows.open("rb") as rows_file:
-            for i, block in enumerate(range(part.blocks.start, part.blocks.stop)):
-                n = int(counts[i].sum())
-                if not n:
-                    continue
-                first = self._block_starts[block] + self.counts[block, : part.genes.start].sum()
-                copy_segments(
-                    _read(data_file, self.dtype, int(first), n),
-                    _read(rows_file, np.dtype(np.uint32), int(first), n),
-                    np.ascontiguousarray(counts[i]),
-                    int(self.first_rows[block]),
-                    starts[i],
-                    out,
-                    cells,
-                )
-        return out, cells
+def _link(array: Path, joined: Path, n_before: int) -> int:
+    """Link the files of an array behind those of a joined one; the number of its files then."""
+    document = json.loads((array / "zarr.json").read_bytes())
+    (shard,) = document["chunk_grid"]["configuration"]["chunk_shape"]
+    n_after = n_before + -(-document["shape"][0] // shard)
+    (joined / "c").mkdir(parents=True, exist_ok=True)
+    for number in range(n_before, n_after):
+        link_or_copy(array / "c" / str(number - n_before), joined / "c" / str(number))
+    document["shape"] = [n_after * shard]
+    (joined / "zarr.json").write_text(json.dumps(document, indent=2), encoding="utf-8")
+    return n_after
 
 
-def _cut(counts: np.ndarray, limit: int) -> Iterator[slice]:
-    """Consecutive blocks with at most ``limit`` values, or a single one."""
-    first = held = 0
-    for i, n in enumerate(counts.tolist()):
-        if held and held + n > limit:
-            yield slice(first, i)
-            first, held = i, 0
-        held += n
-    yield slice(first, len(counts))
+class GeneCounts(NamedTuple):
+    """Stored counts of a gene on some plates, and the numbers of their cells in the atlas."""
 
-
-def _read(file: Any, dtype: np.dtype, first: int, n: int) -> np.ndarray:
-    values = np.empty(n, dtype)
-    view = values.view(np.uint8).data
-    done = 0
-    while done < len(view):
-        done_now = os.preadv(file.fileno(), [view[done:]], first * dtype.itemsize + done)
-        if not done_now:
-            msg = f"{file.name}: the temporary file ends too early: another process changed it"
-            raise OSError(msg)
-        done += done_now
-    return values
+    counts: NDArray[np.uint32]
+    cells: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class GeneCopy:
-    """A gene-major copy, opened."""
+    """A copy, opened."""
 
     path: str
-    shape: tuple[int, int]  # cells, genes
-    _data: Any
-    _cells: Any
-    _indptr: Any
+    var: pd.DataFrame  # genes, with the columns in which they may have another name
+    plates: pd.DataFrame  # n_cells of each
+    is_of_x: bool  # whether the atlas has the X that was written with it
+    _root: Any = field(repr=False)
 
-    def read(self, gene: int) -> NDArray[Any]:
-        """Values of a gene, by its number, for all cells: ``[n_cells]``, the type of X."""
-        with reading(self.path, f"gene {gene} of X"):
-            begin, end = (int(offset) for offset in self._indptr[gene : gene + 2])
-            values = np.zeros(self.shape[0], self._data.dtype)
-            values[self._cells[begin:end]] = self._data[begin:end]
-        return values
+    @property
+    def n_cells(self) -> int:
+        return int(self.plates["n_cells"].sum())
+
+    @cached_property
+    def size_factors(self) -> NDArray[np.float64]:
+        with reading(self.path, "size_factor"):
+            return np.asarray(self._root["size_factor"][:])
+
+    @cached_property
+    def _arrays(self) -> tuple[Any, Any, Any, Any]:
+        return tuple(self._root[name] for name in ("counts", "cells", "first", "n"))
+
+    def lacking(self, gene: int) -> list[str]:
+        """Plates that do not measure the gene with this number."""
+        return [*self.plates.index[self._ranges(gene)[0] == _NOT_MEASURED]]
+
+    def _ranges(self, gene: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        _, _, first, n = self._arrays
+        rows = slice(gene * len(self.plates), (gene + 1) * len(self.plates))
+        return np.asarray(first[rows]), np.asarray(n[rows]).astype(np.int64)
+
+    def read(self, gene: int) -> list[GeneCounts]:
+        """Counts above zero of the gene with this number, in parts of successive plates."""
+        counts, cells, _, _ = self._arrays
+        first_cells = np.cumsum(self.plates["n_cells"]) - self.plates["n_cells"]
+        workers = n_threads() if isinstance(counts, LocalArray) else _REQUESTS
+
+        def read_plates(plates: NDArray[np.int64]) -> GeneCounts:
+            ranges = [slice(int(first[i]), int(first[i] + n[i])) for i in plates]
+            parts = [np.asarray(cells[values]).astype(np.int64) for values in ranges]
+            for part, first_cell in zip(parts, first_cells.iloc[plates], strict=True):
+                part += first_cell
+            return GeneCounts(
+                np.concatenate([counts[values] for values in ranges]), np.concatenate(parts)
+            )
+
+        with reading(self.path, f"gene {self.var.index[gene]}"):
+            first, n = self._ranges(gene)
+            some = np.flatnonzero(n)
+            groups = np.array_split(some, min(workers, len(some))) if len(some) else []
+            return [
+                *blocks.map_in_order(lambda i: read_plates(groups[i]), len(groups), workers=workers)
+            ]
 
 
 def find_gene_copy(atlas: Store) -> GeneCopy | str:
-    """Open the gene-major copy beside a store, or say why there is none, as part of a sentence."""
+    """Open the copy beside an atlas, or say why there is none, as part of a sentence."""
     if atlas.kind != "zarr":
         return f"{atlas.path} is no Zarr store"
     if atlas.is_url:
@@ -268,18 +243,27 @@ def find_gene_copy(atlas: Store) -> GeneCopy | str:
 
 @lru_cache(maxsize=16)
 def _open(atlas: Store, copy: Store) -> GeneCopy | str:
-    """Open a copy after a check that it is of this X; the stamps in both change with the files."""
-    with atlas.open() as root:
-        shape = tuple(root["X"].attrs["shape"])
-    with copy.open() as root, reading(copy.path, "X"):
-        x = root["X"]
-        is_same = tuple(x.attrs["shape"]) == shape and (
-            # Of a store at an address, the checksum would need a request for each chunk.
-            atlas.is_url or x.attrs[SOURCE_CHECKSUM] == checksum(Path(atlas.path) / "X")
+    """Open a copy after a check that it is of these cells; stamps of both change with the files.
+
+    Equal size factors of all cells, float64, are those of equal cells in the same order.
+    """
+    with copy.open() as root, reading(copy.path, "the tables"):
+        if "first" not in root:
+            return f"{copy.path} is from an earlier version of scatlas"
+        var, plates = (Table.open(copy.path, root, name).read() for name in ("var", "plates"))
+        checksum_of_x = root.attrs[SOURCE_CHECKSUM]
+    # Of a store at an address, the checksum would need a request for each chunk.
+    is_of_x = atlas.is_url or checksum_of_x == checksum(Path(atlas.path) / "X")
+    opened = GeneCopy(copy.path, var, plates, is_of_x, root)
+    with atlas.open() as root, reading(atlas.path, "obs/size_factor"):
+        n_cells = root["X"].attrs["shape"][0] if "X" in root else -1
+        has_factors = "obs" in root and "size_factor" in root["obs"]
+        is_same = n_cells == opened.n_cells and (
+            np.array_equal(np.asarray(root["obs/size_factor"][:]), opened.size_factors)
+            if has_factors
+            else is_of_x
         )
-        if not is_same:
-            return f"{copy.path} is the copy of another X"
-        return GeneCopy(copy.path, (shape[0], shape[1]), x["data"], x["indices"], x["indptr"])
+    return opened if is_same else f"{copy.path} is of other cells"
 
 
 def _is_store(path: str) -> bool:

@@ -124,8 +124,9 @@ def encoding_pool() -> ThreadPoolExecutor:
 class ShardedArray:
     """A new append-only Zarr v3 array of numbers, bool or text; equal values give equal bytes.
 
-    ``chunk_values`` is a power of two, and the length of a shorter array is its chunk; ``digest``
-    adds :data:`scatlas.io.files.checksums.VALUES_DIGEST`.
+    ``chunk_values`` is a power of two, and the length of a shorter array is its chunk, but with
+    ``fixed_grid``: files of such arrays make one array. ``digest`` adds
+    :data:`scatlas.io.files.checksums.VALUES_DIGEST`.
     """
 
     def __init__(
@@ -139,6 +140,7 @@ class ShardedArray:
         attributes: Mapping[str, Any] | None = None,
         digest: bool = False,
         chunk_values: int | None = None,
+        fixed_grid: bool = False,
     ) -> None:
         self.path = path
         self.dtype = np.dtype(dtype)
@@ -147,6 +149,7 @@ class ShardedArray:
         self._row_shape = row_shape
         self._attributes = dict(attributes or {})
         self._digest = digest
+        self._fixed_grid = fixed_grid
         # A name takes some 20 bytes, and as a Python string 70.
         width = 8 if self.dtype.kind == "O" else max(1, int(np.prod(row_shape)))
         # Powers of two, so that chunks divide shards whatever the width.
@@ -242,6 +245,7 @@ class ShardedArray:
             attributes=self._attributes,
             digest=self._digest,
             chunk_values=self._chunk_values,
+            fixed_grid=self._fixed_grid,
         )
         shape = (self._chunk_rows, *self._row_shape)
         for first in range(0, len(sizes), shard_chunks):
@@ -261,9 +265,10 @@ class ShardedArray:
         n_chunks = -(-self.n_rows // self._chunk_rows)
         # A single shard has the chunks that exist, and a single chunk the rows that exist: readers
         # of small stores decode no padding.
-        if n_chunks <= 1:
-            self._chunk_rows = max(1, self.n_rows)
-        self._files.shard_chunks = max(1, min(self._files.shard_chunks, n_chunks))
+        if not self._fixed_grid:
+            if n_chunks <= 1:
+                self._chunk_rows = max(1, self.n_rows)
+            self._files.shard_chunks = max(1, min(self._files.shard_chunks, n_chunks))
         if self._n_rest:
             if self._is_text:
                 padding = np.full(self._chunk_rows - self._n_rest, "", object)

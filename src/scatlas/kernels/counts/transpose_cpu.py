@@ -52,16 +52,16 @@ def scatter(
             out_labels[slot] = label
 
 
-def by_gene(block: sp.csr_matrix) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Values of a CSR block gene after gene, in the order of the cells; their rows in the block, at
-    most 2^32, uint32; and the number of values of each gene.
+def by_gene(block: sp.csr_matrix, row_dtype: np.dtype) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Values of a CSR block gene after gene, in the order of the cells; their rows in the block, in
+    an unsigned type; and the number of values of each gene.
     """
     rows = csr_arrays(block)
     counts = np.zeros(block.shape[1], np.int64)
     count_indices(rows.indices[rows.indptr[0] : rows.indptr[-1]], counts)
     n_values, first_slots = int(counts.sum()), np.cumsum(counts) - counts
-    data, out_rows = np.empty(n_values, rows.data.dtype), np.empty(n_values, np.uint32)
-    labels = np.arange(block.shape[0], dtype=np.uint32)
+    data, out_rows = np.empty(n_values, rows.data.dtype), np.empty(n_values, row_dtype)
+    labels = np.arange(block.shape[0], dtype=row_dtype)
     scatter(rows, labels, None, first_slots, data, out_rows)
     return data, out_rows, counts
 

@@ -21,6 +21,7 @@ One atlas from many plates of single-cell counts. In the folder of your project:
   scatlas run             build it (calls Snakemake)
   scatlas status          say what is done, running and failed
   scatlas open            show the report
+  scatlas gene CD3D       a gene by cluster; on the map, as a table, in the explorer
   scatlas export ATLAS    write atlas.zarr in the form of another program
 """
 
@@ -55,6 +56,12 @@ def _call(args: argparse.Namespace, others: list[str]) -> int:
     if args.command == "export":  # needs neither Snakemake nor a config
         form = next(form for form in _FORMS if getattr(args, form))
         _export(args, form, getattr(args, form))
+        return DONE
+    if args.command == "gene":  # nor does this need Snakemake
+        from scatlas.workflow.command_line.gene import gene
+
+        options = ("atlas", "by", "counts", "table", "figure", "add")
+        gene(args.names, args.config, **{name: getattr(args, name) for name in options})
         return DONE
     from scatlas.workflow.command_line.run import check_folder, check_installed, use_writable_caches
 
@@ -171,6 +178,16 @@ def _parser() -> argparse.ArgumentParser:
             "--json", action="store_true", help="print one JSON object for programs, also of errors"
         )
     add("open", "show the report in a browser")
+    gene = add("gene", "print genes by cluster; draw them, write them, add them to the explorer")
+    gene.add_argument("names", nargs="+", metavar="GENE", help="measured genes, such as CD3D")
+    gene.add_argument("--atlas", help="atlas.zarr, or its address; default: that of the config")
+    gene.add_argument("--by", metavar="COLUMN", help="obs column of the groups; default: leiden")
+    gene.add_argument("--counts", action="store_true", help="counts, not log-normalised values")
+    gene.add_argument("--table", type=Path, metavar="TSV", help="write the values of each cell")
+    gene.add_argument("--figure", type=Path, metavar="FILE", help="draw the genes on the map")
+    gene.add_argument(
+        "--add", action="store_true", help="add the genes to explore.genes of the config"
+    )
     export = add("export", "write an atlas in the form of another program", config=False)
     export.add_argument("atlas", metavar="ATLAS", help="atlas.zarr, or its address")
     forms = export.add_mutually_exclusive_group(required=True)

@@ -27,6 +27,7 @@ from scatlas.workflow.config.atlas_sections import (
 )
 from scatlas.workflow.config.plate_sections import HVG, QC, Consensus, Normalize, Plates, Source
 from scatlas.workflow.config.values import (
+    GeneChoice,
     GeneNames,
     NonNegative,
     Positive,
@@ -58,6 +59,29 @@ def _text_or_section(schema: dict[str, Any]) -> None:
     """Schema of ``plates``, which may be given by its sheet alone."""
     section = {"$ref": schema.pop("$ref")}
     schema |= {"anyOf": [{"type": "string"}, section], "default": Plates().sheet}
+
+
+def _flag_or_section(schema: dict[str, Any]) -> None:
+    """Schema of ``by_gene``, which may be given as a flag."""
+    section = {"$ref": schema.pop("$ref")}
+    schema |= {"anyOf": [{"type": "boolean"}, section], "default": True}
+
+
+class ByGene(Section):
+    """Counts gene after gene, for look-ups of single genes."""
+
+    genes: GeneChoice = described(
+        "auto",
+        "Genes of the copy. all: every measured gene. atlas: those of the atlas. A list such as",
+        "[CD3D, MS4A1], or a text file with a gene in each line: those of the atlas, and these.",
+        "auto: all, if the plates hold at most 2,000,000,000 values, else atlas. null: no copy.",
+        examples=[["CD3D", "MS4A1"], ["genes.txt"]],
+    )
+
+    @property
+    def names(self) -> list[str]:
+        """Genes beside those of the atlas that are named here."""
+        return self.genes if isinstance(self.genes, list) else []
 
 
 class Pseudobulk(Section):
@@ -281,10 +305,12 @@ class Config(Section):
         "Marker genes: tables/markers.tsv and figures, by Welch's t-test on all genes of the",
         "plates.",
     )
-    by_gene: Annotated[bool, Field(strict=True)] = described(
-        True,
-        "Also write X of the atlas gene after gene, by_gene.zarr, for sa.get.gene, cellxgene",
-        "and Vitessce. It takes as much disk as X of the atlas, about 1 kB per cell.",
+    by_gene: ByGene = described(
+        ByGene(),
+        "Also write the counts of the kept cells gene after gene, by_gene.zarr, for sa.get.gene",
+        "and scatlas gene: about as much disk as counts.zarr. false: no copy; each gene that is",
+        "not in the atlas then takes a pass over all counts.",
+        json_schema_extra=_flag_or_section,
     )
     pseudobulk: Pseudobulk | None = described(
         None,
@@ -313,6 +339,11 @@ class Config(Section):
     def _fill_empty_section(cls, value: Any) -> Any:
         # YAML reads a section whose keys are all commented out as null.
         return {} if value is None else value
+
+    @field_validator("by_gene", mode="before")
+    @classmethod
+    def _fill_by_gene(cls, value: Any) -> Any:
+        return {"genes": None} if value is False else {} if value in (True, None) else value
 
     @model_validator(mode="after")
     def _check_sample(self) -> Self:

@@ -123,8 +123,22 @@ def _read_names(entries: list[str]) -> list[str]:
     return list(names)
 
 
+def _check_gene_choice(value: Any) -> Any:
+    if value is None or value in ("auto", "all", "atlas"):
+        return value
+    if isinstance(value, list) and value and all(isinstance(name, str) for name in value):
+        return _read_names(value)
+    raise ValueError(
+        f"{value!r} is neither auto, all nor atlas, nor a list of genes: write for example "
+        "[CD3D, MS4A1]"
+    )
+
+
 MinPlates = Annotated[
     Positive | Text | list[Positive | Text] | None, BeforeValidator(_check_min_plates)
+]
+GeneChoice = Annotated[
+    Literal["auto", "all", "atlas"] | list[Text] | None, BeforeValidator(_check_gene_choice)
 ]
 GeneNames = Annotated[list[Text], AfterValidator(_read_names)]
 Query = Annotated[Text, AfterValidator(_check_query)]

@@ -21,7 +21,7 @@ _STEPS = (
     *("simulate", "split", "load", "qc_filter", "doublets", "normalize", "hvg", "consensus"),
     *("select_genes", "concat_on_disk", "pca", "harmony", "base", "subset"),
     *("neighbors", "umap", "leiden", "embedding", "map", "atlas", "cell_groups", "group_sums"),
-    *("markers", "by_gene", "integrate", "explore", "publish"),
+    *("markers", "by_gene", "merge_by_gene", "integrate", "explore", "publish"),
 )
 _PACKAGES = (
     *("anndata", "zarr", "numpy", "scipy", "pandas", "numba", "dask", "scikit-learn"),
