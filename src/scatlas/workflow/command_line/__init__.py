@@ -35,6 +35,7 @@ JSON_KEYS = {
         "n_jobs_to_run": "number of jobs that Snakemake plans: steps and their target",
         "left_out": "`{message, plate}` of the plates left out (config: `plates.on_error: skip`)",
         "same_cells": "`{message, plate}` of the plates nearly all of whose cells another has",
+        "edited": "a sentence for each result that was edited, and stays as it is",
     },
     "status": {
         "folder": "local folder of the results",
@@ -42,6 +43,7 @@ JSON_KEYS = {
         "steps": "`{rule, plate, state, reason, files}` of each step: `plate` is null if it is a "
         "step of the atlas, `reason` if it has not failed; the last of `files` is its manifest",
         "slurm": "`{number, state, reason, step}` of each job of the last run that Slurm lists",
+        "edited": "a sentence for each result that was edited, and stays as it is",
     },
 }
 

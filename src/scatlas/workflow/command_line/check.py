@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from scatlas.errors import InputError, ScatlasError
@@ -15,10 +16,10 @@ from scatlas.workflow.command_line import DONE, PROBLEM, Problem, say, say_json
 from scatlas.workflow.command_line.run import plan
 from scatlas.workflow.config.loading import read_project
 from scatlas.workflow.config.sections import Config
+from scatlas.workflow.integrity import edited_results
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     import numpy as np
     import pandas as pd
@@ -108,8 +109,9 @@ def check(config_file: Path, *, as_json: bool = False) -> int:
     cells = SharedCells()
     problems = list(_problems_of_plates(config, plates, cells))
     errors, left_out = ([], problems) if config.plates.skips else (problems, [])
-    n_steps = None
+    n_steps, edited = None, []
     try:
+        edited = edited_results(Path(config.folder))
         total = _TOTAL.search(plan(config_file, "-n", "--quiet=rules"))
         n_steps = int(total[1]) if total else 0
     except InputError as error:
@@ -122,8 +124,9 @@ def check(config_file: Path, *, as_json: bool = False) -> int:
             n_jobs_to_run=n_steps,
             left_out=[problem._asdict() for problem in left_out],
             same_cells=[Problem(text, name)._asdict() for name, text in cells.sentences().items()],
+            edited=edited,
         )
-    for sentence in cells.sentences().values():
+    for sentence in [*edited, *cells.sentences().values()]:
         say(sentence)
     for problem in left_out:
         say(f"will be left out: {problem.message}")
