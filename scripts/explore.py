@@ -8,6 +8,7 @@ from scatlas.workflow import script
 from scatlas.workflow.config.cli_options import add_sections, read_section
 from scatlas.workflow.config.sections import Explore
 from scatlas.workflow.explore import MapCells, build, choose, count_pixels
+from scatlas.workflow.labels import Labels
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -16,13 +17,15 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--umap", type=Path, required=True, help="umap.h5ad, the sample")
     parser.add_argument("--integrated", type=Path, help="integrated.h5ad, if there is one")
     parser.add_argument("--markers", type=Path, help="markers.tsv, if there are marker genes")
+    parser.add_argument("--labels", type=Path, help="labels.zarr, if cells have labels")
     parser.add_argument("--html", type=Path, required=True, help="explore.html to write")
     add_sections(parser, explore=Explore)
     args = parser.parse_args(argv)
     wanted = read_section(args, "explore", Explore)
     with script.recorded_run(args, outputs=[args.html]) as facts:
         cells, sample = MapCells(args.cells), MapCells(args.umap)
-        columns, genes = choose(cells, sample, wanted, args.markers)
+        first = Labels(args.labels).columns
+        columns, genes = choose(cells, sample, wanted, args.markers, first)
         sizes = script.block_sizes(args)
         total = count_pixels(cells, sample, columns, genes, **sizes)
         facts |= build(

@@ -152,6 +152,8 @@ rule embedding:
         umap=ancient(rules.umap.output.umap),
         leiden_manifest=rules.leiden.output.manifest,
         leiden=ancient(rules.leiden.output.leiden),
+        labels_manifest=LABELS_MANIFEST,
+        labels=[ancient(f"{OUT}/embedding/labels.h5ad")] if CONFIG.labels else [],
         script=script("embedding"),
     output:
         embedding=f"{OUT}/umap.h5ad",
@@ -175,7 +177,7 @@ rule embedding:
     shell:
         f"{RUN}"
         " {input.script:q} --subset {input.subset:q}"
-        " --parts {input.neighbors:q} {input.umap:q} {input.leiden:q}"
+        " --parts {input.neighbors:q} {input.umap:q} {input.leiden:q} {input.labels:q}"
         " --embedding {output.embedding:q}"
         f"{STEP_TAIL}"
 

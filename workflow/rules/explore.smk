@@ -10,6 +10,7 @@ rule explore:
         cells=ancient(f"{OUT}/{MAPPED_CELLS}"),
         embedding=rules.embedding.output.manifest,
         umap=ancient(rules.embedding.output.embedding),
+        labels=LABELS_STORE,
         markers_manifest=[f"{OUT}/manifests/markers.json"] if CONFIG.markers.by else [],
         markers=[ancient(f"{OUT}/tables/markers.tsv")] if CONFIG.markers.by else [],
         integrate=[f"{OUT}/manifests/integrate.json"] if CONFIG.integrate else [],
@@ -33,13 +34,14 @@ rule explore:
         cells=result("--cells", CELLS),
         markers=MARKERS_OPTION,
         integrated=INTEGRATED_OPTION,
+        labels=LABELS_OPTION,
         code=code("explore"),
     message:
         "the atlas as a page: explore.html"
     shell:
         f"{RUN}"
         " {input.script:q} {params.cells} --umap {input.umap:q}"
-        " {params.markers} {params.integrated} {params.options} --html {output.page:q}"
+        " {params.markers} {params.integrated} {params.labels} {params.options} --html {output.page:q}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"
 
 

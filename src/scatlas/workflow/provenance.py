@@ -62,6 +62,8 @@ def recipe(config: Config, plates: Sequence[Plate]) -> str:
     if config.integrate and config.integrate.cells == "all":
         # The other keys belong to a later step.
         settings["integrate"] = config.integrate.model_dump(exclude={"umap", "label"})
+    if config.labels and config.maps_all_cells:
+        settings["labels"] = config.labels
     return _json_line({"config": settings, "plates": plate_rows(config, plates)})
 
 

@@ -20,6 +20,7 @@ One atlas from many plates of single-cell counts. In the folder of your project:
   scatlas run             build it (calls Snakemake)
   scatlas status          say what is done, running and failed
   scatlas open            show the report
+  scatlas label           write the table in which you name the clusters
   scatlas export ATLAS    write atlas.zarr in the form of another program
 """
 
@@ -79,6 +80,11 @@ def _call(args: argparse.Namespace, others: list[str]) -> int:
             from scatlas.workflow.command_line.status import status
 
             return status(args.config, as_json=args.json)
+        case "label":
+            from scatlas.workflow.command_line.label import label
+
+            label(args.config, args.out)
+            return DONE
         case _:
             _open_report(args.config)
             return DONE
@@ -153,6 +159,10 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--json", action="store_true", help="print one JSON object for programs, also of errors"
         )
+    labels = add("label", "write the table in which you name the clusters")
+    labels.add_argument(
+        "--out", type=Path, help="table to write; default: that of the config, or labels.tsv"
+    )
     add("open", "show the report in a browser")
     export = add("export", "write an atlas in the form of another program", config=False)
     export.add_argument("atlas", metavar="ATLAS", help="atlas.zarr, or its address")

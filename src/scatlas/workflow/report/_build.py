@@ -194,7 +194,9 @@ def _maps(writer: ReportWriter, results: Results, config: Mapping[str, Any], lin
         return _maps_of_all(writer, results, results.atlas_map, config, links)
     cells = results.cells
     column = "cell_line" if "cell_line" in cells.obs else "plate"
-    clusters = _tables.clusters(_tables.crosstab(cells.obs, column), column)
+    clusters = _tables.clusters(
+        _tables.crosstab(cells.obs, column), column, results.labels.names
+    )
     pictures = [
         writer.picture(
             "umap",
@@ -203,7 +205,7 @@ def _maps(writer: ReportWriter, results: Results, config: Mapping[str, Any], lin
             f"which has {cells.obs[color].nunique()} values.",
             color=color,
         )
-        for color in config["report"]["colors"]
+        for color in dict.fromkeys([*results.labels.columns, *config["report"]["colors"]])
         if color in cells.obs
     ]
     return [*pictures, _clusters(writer, clusters, links)]
@@ -217,7 +219,7 @@ def _maps_of_all(
     writer: ReportWriter, results: Results, cells: AtlasMap, config: Mapping[str, Any], links: Links
 ) -> Items:
     """Maps of all cells of the atlas; clusters by cell line and by plate."""
-    colors = [*config["report"]["colors"], "leiden_share", "map_distance"]
+    colors = [*results.labels.columns, *config["report"]["colors"], "leiden_share", "map_distance"]
     how = "all in the sample"
     if cells.n_sample < cells.n_cells:
         how = f"of which {cells.n_cells - cells.n_sample:,} were projected on the sample"
@@ -228,7 +230,7 @@ def _maps_of_all(
         alt = f"Map of {cells.n_cells:,} cells, {how}, coloured by {color}{has}."
         pictures.append(writer.picture("umap", partial(cells.picture, color), alt, color=color))
     column = "cell_line" if cells.can_colour("cell_line") else "plate"
-    clusters = _tables.clusters(cells.crosstab(column), column)
+    clusters = _tables.clusters(cells.crosstab(column), column, results.labels.names)
     by_plate = results.clusters_by_plate.copy()
     by_plate.insert(0, "all plates", by_plate.sum(axis=1))
     return [
@@ -250,9 +252,11 @@ def _markers(writer: ReportWriter, results: Results, links: Links) -> Items:
         groups = everything[everything.obs["by"] == by]
         largest = groups.obs["n_cells"].nlargest(_MAX_GROUPS).index
         groups = groups[groups.obs_names.isin(largest)]
-        names = groups.obs["group"].astype(str)
+        title = group_titles(results.labels.names if by == "leiden" else {})
+        names = groups.obs["group"].astype(str).map(title)
         mean, share = (groups.to_df(layer).set_axis(names) for layer in ("mean", "share"))
         best = markers[markers["by"] == by]
+        best = best.assign(group=best["group"].map(title))
         pictures += [
             writer.picture(
                 "markers_dots",
@@ -276,6 +280,11 @@ def _markers(writer: ReportWriter, results: Results, links: Links) -> Items:
         links=links,
     )
     return [*pictures, table]
+
+
+def group_titles(names: Mapping[str, str]) -> Callable[[str], str]:
+    """Titles of clusters: their numbers, with their names if they have some."""
+    return lambda group: f"{group}: {names[group]}" if names.get(group) else group
 
 
 def _doublets(writer: ReportWriter, facts: Mapping[str, Mapping[str, Any]]) -> Items:
