@@ -45,7 +45,7 @@ def main(argv: list[str] | None = None) -> None:
             problems += [problem] if problem else []
             rows = np.full(ends[-1], -1) if problem else rows_in(table, clusters, args.merged)
             for name in table.columns:
-                labels = values_of(table.rows[name])
+                labels = values_of(table.rows[name] if not problem else table.rows[name].str[:0])
                 values[name] = pd.api.extensions.take(labels, rows, allow_fill=True)
             if table.is_of_clusters and not problem:
                 names |= {} if names else dict(table.rows[table.columns[0]])

@@ -67,8 +67,9 @@ def what_differs(store: Path, files: Collection[str], changed: Collection[str]) 
     # A table whose elements have all changed is named as a whole.
     for group in {element.partition("/")[0] for element in changed_elements}:
         elements = {e for e in before & after if e.partition("/")[0] == group}
-        if elements <= changed_elements | {group}:
-            changed_elements = changed_elements - elements | {group}
+        is_whole = elements <= changed_elements | {group}
+        changed_elements -= elements if is_whole else {group}
+        changed_elements |= {group} if is_whole else set()
     parts = {"added": after - before, "removed": before - after, "changed": changed_elements}
     words = []
     for what, elements in parts.items():

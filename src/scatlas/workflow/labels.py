@@ -84,13 +84,12 @@ def read_clustering(path: Path) -> str | None:
 def _read_table(path: Path) -> LabelTable:
     header, *rows = _read_cells(path)
     key = next((name for name in header if name in (CLUSTER, BY, CELL)), None)
-    if key is None and not header[0]:  # as pandas writes the names of cells
-        key = header[0] = CELL
     if key is None:
-        raise InputError(
-            f"{path}: none of its columns ({', '.join(header)}) is {CLUSTER} or {CELL}: name the "
-            f"column of the clusters {CLUSTER}, that of the cells' names {CELL}"
-        )
+        if near := get_close_matches(header[0].lower(), (CLUSTER, BY, CELL), 1, 0.7):
+            raise InputError(
+                f"{path}: did you mean {near[0]!r} by the column {header[0]!r}? Rename it"
+            )
+        key = header[0] = CELL  # pandas writes the index of obs first, with its name or without
     if twice := next((name for name in header if header.count(name) > 1), None):
         raise InputError(f"{path}: column {twice!r} occurs twice; rename one")
     table = pd.DataFrame(rows, columns=header, dtype=object)
@@ -179,7 +178,6 @@ class Clusters:
         """Why the names of a table are not of these clusters; None if they are."""
         unknown = [name for name in table.rows.index if name not in self.names]
         missing = [name for name in self.names if name not in table.rows.index]
-        remedy = f"{table.path} is not used: scatlas label writes a table of these clusters"
         if table.clustering and table.clustering != self.digest:
             then = table.clustering.partition("-")[0]
             words = f"was written for other clusters ({then} then, {len(self.names)} now)"
@@ -190,7 +188,10 @@ class Clusters:
             words = f"lacks clusters ({_some(missing)})"
         else:
             return None
-        return f"{table.path} {words}, so {remedy.removeprefix(f'{table.path} ')}"
+        return (
+            f"{table.path} {words}, so no cell has its names: scatlas label writes a table of "
+            "these clusters"
+        )
 
 
 def _some(names: Collection[str]) -> str:

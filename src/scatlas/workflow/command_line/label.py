@@ -37,7 +37,8 @@ def label(config_file: Path, out: Path | None) -> None:
         )
         out.rename(kept)
         say(f"{out} was written for other clusters: it is now {kept}")
-    say_table([list(table)[:-1], *table.iloc[:, :-1].astype(str).to_numpy().tolist()])
+    shown = table.drop(columns=[CLUSTERING, _COLUMN]).astype(str)
+    say_table([list(shown), *shown.to_numpy().tolist()])
     with atomic_path(out) as path:
         table.to_csv(path, sep="\t", index=False, lineterminator="\n")
     todo = "" if config.labels else f", write labels: {out} into {config_file}"

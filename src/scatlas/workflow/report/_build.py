@@ -194,9 +194,7 @@ def _maps(writer: ReportWriter, results: Results, config: Mapping[str, Any], lin
         return _maps_of_all(writer, results, results.atlas_map, config, links)
     cells = results.cells
     column = "cell_line" if "cell_line" in cells.obs else "plate"
-    clusters = _tables.clusters(
-        _tables.crosstab(cells.obs, column), column, results.labels.names
-    )
+    clusters = _tables.clusters(_tables.crosstab(cells.obs, column), column, results.labels.names)
     pictures = [
         writer.picture(
             "umap",
