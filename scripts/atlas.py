@@ -16,6 +16,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--pca", type=Path, required=True, help="pca.zarr")
     parser.add_argument("--harmony", type=Path, help="harmony.zarr, if all cells were mixed")
     parser.add_argument("--map", type=Path, help="map.zarr, if all cells were mapped")
+    parser.add_argument("--labels", type=Path, help="labels.zarr, if cells have labels")
     parser.add_argument("--genes", type=Path, required=True, help="consensus.parquet")
     parser.add_argument("--atlas", type=Path, required=True, help="atlas.zarr to write")
     parser.add_argument("--recipe", help="settings and plates, as JSON; without: no record")
@@ -31,6 +32,7 @@ def main(argv: list[str] | None = None) -> None:
             var=genes,
             obsm={"X_pca_harmony": args.harmony} if args.harmony else {},
             cell_map=args.map,
+            labels=args.labels,
             uns={"scatlas": record} if record else {},
         )
 

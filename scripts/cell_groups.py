@@ -18,6 +18,7 @@ from scatlas.io.files.local_zarr import open_with_zarr_python
 from scatlas.io.tables.column import Column
 from scatlas.workflow import script
 from scatlas.workflow.cell_filter import read_columns
+from scatlas.workflow.labels import Labels
 from scatlas.workflow.sample import ATLAS_ROW
 
 
@@ -35,9 +36,10 @@ def main(argv: list[str] | None = None) -> None:
     script.add_labels(parser)
     parser.add_argument("--map", type=Path, help="map.zarr, with the clusters of all cells")
     parser.add_argument("--umap", type=Path, help="umap.h5ad, with those of the sample")
+    parser.add_argument("--names", type=Path, help="labels.zarr, if cells have labels")
     parser.add_argument("--groups", type=Path, required=True, help="cell_groups.h5 to write")
     args = parser.parse_args(argv)
-    stores = script.plate_paths(args.stores)
+    stores, labels = script.plate_paths(args.stores), Labels(args.names)
     with script.recorded_run(args, outputs=[args.groups]) as facts:
         facts["plates"], first = {}, 0
         with atomic_path(args.groups) as path, create_hdf5(path) as file:
@@ -49,6 +51,8 @@ def main(argv: list[str] | None = None) -> None:
                         by: as_groups(
                             clusters(args, first, rows.size)
                             if by == "leiden"
+                            else labels.values(by, slice(first, first + rows.size))
+                            if by in labels
                             else column_of(stores[plate], plate, by, constants, rows)
                         )
                         for by in dict.fromkeys(args.by)

@@ -11,6 +11,7 @@ from scatlas.workflow import script
 from scatlas.workflow.config.cli_options import add_sections, read_section
 from scatlas.workflow.config.sections import Explore
 from scatlas.workflow.explore import MapCells, build, choose, count_pixels
+from scatlas.workflow.labels import Labels
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -29,6 +30,7 @@ def main(argv: list[str] | None = None) -> None:
         )
     parser.add_argument("--genes", choices=get_args(GeneRule), default="same")
     parser.add_argument("--gene-names", help="column of var with the symbols of the genes")
+    parser.add_argument("--labels", type=Path, help="labels.zarr, if cells have labels")
     parser.add_argument("--html", type=Path, required=True, help="explore.html to write")
     add_sections(parser, explore=Explore)
     args = parser.parse_args(argv)
@@ -39,7 +41,8 @@ def main(argv: list[str] | None = None) -> None:
         if args.stores:
             paths = (script.plate_paths(part) for part in (args.stores, args.size_factors))
             measured = MeasuredGenes(*paths, args.genes, args.gene_names)
-        columns, genes = choose(cells, sample, wanted, args.markers, measured)
+        first = Labels(args.labels).columns
+        columns, genes = choose(cells, sample, wanted, args.markers, measured, first)
         facts |= build(
             args.html,
             count_pixels(cells, sample, columns),

@@ -17,6 +17,7 @@ from scatlas.io.files.hdf5_writing import write_h5ad
 from scatlas.matrix.markers import COLUMNS, markers_to_add, merge_plates, rank_markers
 from scatlas.tl import rank_genes_groups
 from scatlas.workflow import script
+from scatlas.workflow.labels import BY, LABEL, Labels
 
 logger = logging.getLogger("scatlas")
 
@@ -35,6 +36,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--min-fold-change", type=float, default=0.0, help="of a marker gene")
     parser.add_argument("--table", type=Path, required=True, help="markers.tsv to write")
     parser.add_argument("--means", type=Path, required=True, help="markers.h5ad to write")
+    parser.add_argument("--labels", type=Path, help="labels.zarr, if cells have labels")
     parser.add_argument("--umap", type=Path, help="umap.h5ad, for --wilcoxon")
     parser.add_argument("--wilcoxon", type=Path, help="markers_wilcoxon.tsv to write")
     args = parser.parse_args(argv)
@@ -42,6 +44,9 @@ def main(argv: list[str] | None = None) -> None:
     with script.recorded_run(args, outputs=outputs) as facts:
         sums = merge_plates(script.plate_paths(args.sums), args.genes)
         found = rank_markers(sums, args.n_genes, args.min_fold_change)
+        if names := Labels(args.labels).names:
+            of_cluster = found.table["group"].map(names).fillna("")
+            found.table[LABEL] = of_cluster.where(found.table["by"] == BY, "")
         write_table(args.table, found.table)
         names = found.groups["by"] + ": " + found.groups["group"]
         means = ad.AnnData(

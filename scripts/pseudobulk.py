@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from scipy import sparse
 
 from scatlas.errors import prefix_errors
@@ -14,6 +15,7 @@ from scatlas.workflow import script
 from scatlas.workflow.cell_filter import read_columns
 from scatlas.workflow.config.cli_options import add_sections, read_section
 from scatlas.workflow.config.sections import Pseudobulk
+from scatlas.workflow.labels import Labels
 
 # Sums that are made sparse at once.
 AT_ONCE = 2**22
@@ -25,6 +27,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--store", type=Path, required=True, help="the plate's counts.zarr")
     parser.add_argument("--qc", type=Path, required=True, help="the plate's qc.parquet")
     parser.add_argument("--sums", type=Path, required=True, help="pseudobulk.zarr to write")
+    parser.add_argument("--names", type=Path, help="labels.zarr, if cells have labels")
     add_sections(parser, pseudobulk=Pseudobulk)
     args = parser.parse_args(argv)
     by = read_section(args, "pseudobulk", Pseudobulk).by
@@ -32,8 +35,15 @@ def main(argv: list[str] | None = None) -> None:
         script.recorded_run(args, outputs=[args.sums]) as facts,
         prefix_errors(f"plate {args.plate}"),
     ):
-        cells = read_columns(args.store, args.plate, by, key="pseudobulk.by")
         keep = read_cells(args.qc, ["keep"])["keep"].to_numpy()
+        labels = Labels(args.names)
+        own = [name for name in by if name not in labels]
+        cells = read_columns(args.store, args.plate, own, key="pseudobulk.by")
+        rows = np.full(keep.size, -1)
+        rows[keep] = np.arange(np.count_nonzero(keep))
+        for name in set(by) - set(own):
+            kept = labels.values(name, labels.rows_of(args.plate))
+            cells[name] = pd.api.extensions.take(kept, rows, allow_fill=True)
         x, var = read_matrix(args.store, compact=True, **script.block_sizes(args))
         groups, layers = aggregate_cells(x, cells, by, func="sum", mask=keep)
         some = np.flatnonzero(groups["n_obs_aggregated"] > 0)  # else QC has taken all its cells

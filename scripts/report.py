@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from scatlas.workflow import report, script
+from scatlas.workflow.labels import Labels
 
 
 def options() -> argparse.ArgumentParser:
@@ -35,6 +36,7 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--markers", type=Path, help="markers.tsv, if there are marker genes")
     parser.add_argument("--means", type=Path, help="markers.h5ad, if there are marker genes")
     parser.add_argument("--integrated", type=Path, help="integrated.h5ad, if there is one")
+    parser.add_argument("--labels", type=Path, help="labels.zarr, if cells have labels")
     parser.add_argument("--manifests", type=Path, required=True, help="folder of the manifests")
     parser.add_argument("--config", type=json.loads, required=True, help="the whole config as JSON")
     parser.add_argument("--captions", type=Path, required=True, help="folder of the captions")
@@ -62,6 +64,7 @@ def main(argv: list[str] | None = None) -> None:
             means=args.means,
             atlas=args.atlas,
             integrated=args.integrated,
+            labels=Labels(args.labels),
             doublets=script.plate_paths(args.doublets or []),
             manifests=args.manifests,
             left_out=dict(consensus.get("left_out", {})) if skips else None,

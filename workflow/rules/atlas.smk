@@ -86,6 +86,8 @@ rule atlas:
         load=each(f"{OUT}/manifests/load/{{plate}}.json"),
         map_manifest=[f"{OUT}/manifests/map.json"] if CONFIG.maps_all_cells else [],
         map=[ancient(f"{OUT}/map.zarr/zarr.json")] if CONFIG.maps_all_cells else [],
+        labels_manifest=LABELS_MANIFEST if CONFIG.maps_all_cells else [],
+        labels=LABELS_STORE if CONFIG.maps_all_cells else [],
         # For the record of its versions, and so that `snakemake atlas` makes umap.h5ad.
         embedding=[f"{OUT}/manifests/embedding.json"] if CONFIG.maps_all_cells else [],
         consensus=f"{OUT}/manifests/consensus.json",
@@ -114,13 +116,14 @@ rule atlas:
         pca=subpath(input.pca, parent=True),
         harmony=HARMONY_OPTION,
         map=result("--map", "map.zarr", CONFIG.maps_all_cells),
+        labels=result("--labels", "labels.zarr", CONFIG.labels and CONFIG.maps_all_cells),
         atlas=subpath(output.atlas, parent=True),
     message:
         "putting the atlas together"
     shell:
         f"{RUN}"
         " {input.script:q} --merged {params.merged:q} --pca {params.pca:q}"
-        " {params.harmony} {params.map} --genes {input.table:q} --atlas {params.atlas:q}"
+        " {params.harmony} {params.map} {params.labels} --genes {input.table:q} --atlas {params.atlas:q}"
         " --recipe {params.recipe:q} --manifests {params.manifests:q}"
         f"{STEP_TAIL}"
 

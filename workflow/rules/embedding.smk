@@ -154,6 +154,8 @@ rule embedding:
         leiden=ancient(rules.leiden.output.leiden),
         # Clusters are numbered by their size in the whole atlas.
         map=[f"{OUT}/manifests/map.json"] if CONFIG.maps_all_cells else [],
+        labels_manifest=LABELS_MANIFEST,
+        labels=[ancient(f"{OUT}/embedding/labels.h5ad")] if CONFIG.labels else [],
         script=script("embedding"),
     output:
         embedding=f"{OUT}/umap.h5ad",
@@ -178,7 +180,7 @@ rule embedding:
     shell:
         f"{RUN}"
         " {input.script:q} --subset {input.subset:q}"
-        " --parts {input.neighbors:q} {input.umap:q} {input.leiden:q} {params.map}"
+        " --parts {input.neighbors:q} {input.umap:q} {input.leiden:q} {input.labels:q} {params.map}"
         " --embedding {output.embedding:q}"
         f"{STEP_TAIL}"
 

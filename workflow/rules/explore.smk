@@ -11,6 +11,7 @@ rule explore:
         cells=ancient(f"{OUT}/{MAPPED_CELLS}"),
         embedding=rules.embedding.output.manifest,
         umap=ancient(rules.embedding.output.embedding),
+        labels=LABELS_STORE,
         markers_manifest=[f"{OUT}/manifests/markers.json"] if CONFIG.markers.by else [],
         markers=[ancient(f"{OUT}/tables/markers.tsv")] if CONFIG.markers.by else [],
         load=each(f"{OUT}/manifests/load/{{plate}}.json"),
@@ -42,13 +43,14 @@ rule explore:
         size_factors=each(f"{OUT}/plates/{{plate}}/size_factors.parquet", options=True),
         genes=CONFIG.genes,
         gene_names=as_is(GENE_NAMES_OPTION),
+        labels=LABELS_OPTION,
         code=code("explore"),
     message:
         "the atlas as a page: explore.html"
     shell:
         f"{RUN}"
         " {input.script:q} {params.cells} --umap {input.umap:q}"
-        " {params.markers} {params.integrated} --stores {params.stores:q}"
+        " {params.markers} {params.integrated} {params.labels} --stores {params.stores:q}"
         " --size-factors {params.size_factors:q} --genes {params.genes} {params.gene_names}"
         " {params.options} --html {output.page:q}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"

@@ -96,6 +96,18 @@ def is_current(manifest, record):
     return (record.get("plan"), record.get("source", "")) == (PLAN, source)
 
 
+async def check_jobs(then):
+    """Refuse the jobs that would delete and write again what its owner has edited. Snakemake calls
+    this whenever it knows which jobs will run."""
+    await then()
+    jobs = workflow.dag.needrun_jobs()
+    try:
+        FINDINGS.refuse_to_write(str(path) for job in jobs for path in job.output)
+    except ScatlasError as error:
+        atexit.unregister(print_plan)
+        raise WorkflowError(str(error)) from None
+
+
 @cache
 def rerun_unfinished_steps():
     """Make Snakemake rerun failed steps and those of users' results that are missing: it ignores a
@@ -134,6 +146,10 @@ def rerun_unfinished_steps():
             logger.info(f"{reason}: its step runs again, if it is part of this run")
     for reason in FINDINGS.incomplete.values():
         logger.info(f"{reason}: it is made again where it is needed")
+    for sentence in FINDINGS.sentences:
+        logger.warning(sentence)
+    if FINDINGS.edited and workflow.execution_settings and not workflow.touch:
+        workflow.dag.check_jobs = partial(check_jobs, workflow.dag.check_jobs)
     workflow.dag.forcefiles.update(
         [*forgotten, *left_out, *map(str, FINDINGS.to_rerun)]
     )

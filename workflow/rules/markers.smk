@@ -2,6 +2,8 @@
 # in:  plates/{plate}/{counts.zarr,size_factors.parquet}, map.zarr or umap.h5ad
 # out: cell_groups.h5, plates/{plate}/group_sums.h5ad, tables/markers.tsv, markers.h5ad
 BY_CLUSTER = "leiden" in CONFIG.markers.by
+# Only other columns may be labels: a new name of a cluster sums no counts again.
+BY_LABEL = CONFIG.labels and set(CONFIG.markers.by) - {"leiden", "plate"}
 # The steps that give each cell its cluster, and their output.
 CLUSTERED = "map" if CONFIG.maps_all_cells else "embedding"
 CLUSTERS = "map.zarr/zarr.json" if CONFIG.maps_all_cells else "umap.h5ad"
@@ -17,6 +19,8 @@ checkpoint cell_groups:
         size_factors=ancient(each(f"{OUT}/plates/{{plate}}/size_factors.parquet")),
         clustered=[f"{OUT}/manifests/{CLUSTERED}.json"] if BY_CLUSTER else [],
         clusters=[ancient(f"{OUT}/{CLUSTERS}")] if BY_CLUSTER else [],
+        labels_manifest=LABELS_MANIFEST if BY_LABEL else [],
+        names=LABELS_STORE if BY_LABEL else [],
         script=script("cell_groups"),
     output:
         groups=f"{OUT}/cell_groups.h5",
@@ -37,6 +41,7 @@ checkpoint cell_groups:
         by=CONFIG.markers.by,
         labels=labels_option,
         clusters=clusters_option(),
+        names=result("--names", "labels.zarr", BY_LABEL),
         code=code("cell_groups"),
     message:
         "groups of the cells"
@@ -44,6 +49,7 @@ checkpoint cell_groups:
         f"{RUN}"
         " {input.script:q} --stores {params.stores:q} --size-factors {params.size_factors:q}"
         " --by {params.by:q} --labels {params.labels:q} {params.clusters}"
+        " {params.names}"
         " --groups {output.groups:q}"
         f"{STEP_TAIL}"
 
@@ -92,6 +98,8 @@ rule markers:
         group_sums=each(f"{OUT}/manifests/group_sums/{{plate}}.json"),
         sums=ancient(each(f"{OUT}/plates/{{plate}}/group_sums.h5ad")),
         atlas_genes=f"{OUT}/consensus_genes.tsv",
+        labels_manifest=LABELS_MANIFEST,
+        labels=LABELS_STORE,
         embedding=([rules.embedding.output.manifest] if CONFIG.markers.wilcoxon else []),
         umap=(
             [ancient(rules.embedding.output.embedding)]
@@ -127,6 +135,7 @@ rule markers:
         n_genes=CONFIG.markers.n_genes,
         min_fold_change=CONFIG.markers.min_fold_change,
         wilcoxon=wilcoxon_option(),
+        labels=LABELS_OPTION,
         code=code("markers"),
     message:
         "marker genes"
@@ -135,7 +144,7 @@ rule markers:
         " {input.script:q} --sums {params.sums:q} --genes {params.genes}"
         " --atlas-genes {input.atlas_genes:q} --n-genes {params.n_genes}"
         " --min-fold-change {params.min_fold_change}"
-        " --table {output.table:q} --means {output.means:q} {params.wilcoxon}"
+        " --table {output.table:q} --means {output.means:q} {params.wilcoxon} {params.labels}"
         f"{STEP_TAIL}"
 
 

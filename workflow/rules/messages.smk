@@ -10,7 +10,7 @@ REFUSALS = Refusals(Path(with_prefix(f"{OUT}/manifests")), PLATES)
 
 
 def name_what_is_missing():
-    """After success: steps that are left, and plates that the atlas lacks."""
+    """After success: steps that are left, plates that the atlas lacks, and names not used."""
     # With checkpoints and groups Snakemake has ended early (its issue 823), and with --keep-going it
     # takes that for success.
     if left := list(workflow.dag.needrun_jobs()):
@@ -25,6 +25,10 @@ def name_what_is_missing():
                 f"{len(missing):,} of {len(PLATES):,} plates are left out of the atlas "
                 f"(plates.on_error is skip):\n{sentences(missing)}"
             )
+    labels = Path(with_prefix(f"{OUT}/manifests/labels.json"))
+    if CONFIG.labels and not ATLAS and labels.exists():
+        if not_used := json.loads(labels.read_text("utf-8"))["not_used"]:
+            raise WorkflowError("; ".join(not_used))
 
 
 def say_at_the_end():

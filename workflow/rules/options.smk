@@ -109,6 +109,10 @@ def union_option(option):
 # The cells of the map: all of them, or the sample; and the steps that make it.
 MAPPED = "atlas" if CONFIG.maps_all_cells else "embedding"
 CELLS = "atlas.zarr" if CONFIG.maps_all_cells else "umap.h5ad"
+# The user's names of clusters and cells, for rules that join or show them.
+LABELS_MANIFEST = [f"{OUT}/manifests/labels.json"] if CONFIG.labels else []
+LABELS_STORE = [ancient(f"{OUT}/labels.zarr/zarr.json")] if CONFIG.labels else []
+LABELS_OPTION = result("--labels", "labels.zarr", CONFIG.labels)
 HARMONY_OPTION = result("--harmony", "harmony.zarr", CONFIG.harmony)
 DOUBLETS_OPTION = of_plate("--doublets", "doublets.parquet", CONFIG.doublets)
 MARKERS_OPTION = result("--markers", "tables/markers.tsv", CONFIG.markers.by)
@@ -218,6 +222,7 @@ def report_options(wildcards):
         MARKERS_OPTION,
         result("--means", "markers.h5ad", CONFIG.markers.by),
         INTEGRATED_OPTION,
+        LABELS_OPTION,
     ]
     return " ".join(filter(None, words))
 

@@ -9,6 +9,8 @@ rule pseudobulk:
         store=ancient(rules.load.output.store),
         kept=f"{OUT}/manifests/{LAST_CELL_FILTER}/{{plate}}.json",
         qc=ancient(f"{OUT}/plates/{{plate}}/{KEPT_CELLS}"),
+        labels_manifest=LABELS_MANIFEST,
+        names=LABELS_STORE,
         script=script("pseudobulk"),
     output:
         sums=f"{OUT}/plates/{{plate}}/pseudobulk.zarr/zarr.json",
@@ -28,6 +30,7 @@ rule pseudobulk:
         **requests("pseudobulk", "small_plates"),
     params:
         options=sections(pseudobulk=CONFIG.pseudobulk),
+        names=result("--names", "labels.zarr", CONFIG.labels),
         code=code("pseudobulk"),
         store=subpath(input.store, parent=True),
         sums=subpath(output.sums, parent=True),
@@ -36,7 +39,7 @@ rule pseudobulk:
     shell:
         f"{RUN}"
         " {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
-        " --qc {input.qc:q} {params.options} --sums {params.sums:q}"
+        " --qc {input.qc:q} {params.options} {params.names} --sums {params.sums:q}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"
 
 

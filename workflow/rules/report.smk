@@ -17,6 +17,7 @@ rule report:
         consensus=f"{OUT}/manifests/consensus.json",
         pca_store=ancient(rules.pca.output.pca),
         umap_file=ancient(rules.embedding.output.embedding),
+        labels=LABELS_STORE,
         atlas_manifest=[rules.atlas.output.manifest] if CONFIG.maps_all_cells else [],
         atlas=[ancient(rules.atlas.output.atlas)] if CONFIG.maps_all_cells else [],
         doublets_manifests=(

@@ -254,6 +254,7 @@ COSTS = {
     ),
     # As the tables of qc_filter and normalize.
     "cell_groups": RuleCost(Cost(0.3, us_per_cell=0.7), threads=1, table=_MERGED.table),
+    "labels": RuleCost(Cost(0.3, us_per_cell=0.7), threads=1, table=_MERGED.table),
     "group_sums": RuleCost(
         Cost(0.2, 40),
         seconds=lambda job, seconds: seconds * len(job.of.config.markers.by),

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from scatlas.errors import InputError
 from scatlas.io.files.checksums import file_digest, json_bytes, text_digest, write_json
+from scatlas.workflow import edits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Set
+    from collections.abc import Iterable, Iterator, Mapping, Set
 
 logger = logging.getLogger(__name__)
 # Outputs that one message names at most.
@@ -38,20 +39,56 @@ class Findings:
     incomplete: dict[Path, str] = field(default_factory=dict)
     # Run records by manifest, of steps whose existing outputs are unchanged.
     intact: dict[Path, dict[str, Any]] = field(default_factory=dict)
-    # Run records by path, with the new times of files whose bytes are unchanged.
+    # Run records by path, with the new times of files whose bytes are unchanged or edited.
     touched: dict[Path, dict[str, Any]] = field(default_factory=dict)
+    # Results that their owner has edited, with what is different.
+    edited: dict[Path, str] = field(default_factory=dict)
 
     def apply(self) -> None:
         """Remove the root metadata of incomplete stores, which Snakemake makes again where a step
-        needs them, and update the times in run records.
+        needs them, bring those of edited ones up to date, and update the run records.
         """
         for store in self.incomplete:
             (store / "zarr.json").unlink(missing_ok=True)
+        for store in self.edited:
+            if (store / "zarr.json").exists():
+                _consolidate_again(store)
         for path, record in self.touched.items():
             try:
                 write_json(path, record)
             except OSError as error:
                 logger.info("%s: new times of its files cannot be written: %s", path, error)
+
+    @property
+    def sentences(self) -> list[str]:
+        """A sentence for each edited result."""
+        return [
+            f"{path} was edited ({what}) and stays as it is; if you have not edited it, delete it "
+            f"(rm -r {path})"
+            for path, what in self.edited.items()
+        ]
+
+    def refuse_to_write(self, outputs: Iterable[str]) -> None:
+        """Refuse a run that would write an edited result again."""
+        for path in map(Path, outputs):
+            edited = next((e for e in self.edited if e in (path, path.parent)), None)
+            if edited:
+                raise InputError(
+                    f"{edited} was edited ({self.edited[edited]}), and this run would write it "
+                    f"again: move it away to keep it, or delete it (rm -r {edited}), and give the "
+                    "same command again; labels in the config keeps names of clusters and cells"
+                )
+
+
+def _consolidate_again(store: Path) -> None:
+    """Bring the consolidated metadata up to date, which anndata and zarr-python believe."""
+    from scatlas.io.files.local_zarr import current_nodes
+    from scatlas.io.zarr_writer.elements import consolidate
+
+    document = json.loads((store / "zarr.json").read_bytes())
+    nodes = (document.get("consolidated_metadata") or {}).get("metadata")
+    if current_nodes(store, document) is not nodes:
+        consolidate(store)
 
 
 def run_record(manifest: Path) -> Path:
@@ -82,10 +119,18 @@ def refuse_damaged_inputs(manifest: Path) -> None:
     root = next((folder for folder in manifest.parents if folder.name == "manifests"), None)
     if root is None:
         return
-    steps = (path for path in root.rglob("*.json") if path.parent.name != "runs")
-    found = check_outputs(path for path in steps if path != manifest)
+    found = check_outputs(path for path in _manifests(root) if path != manifest)
     for store, lacks in found.incomplete.items():
         raise InputError(f"{lacks}: delete it (rm -r {store}) and give the same command again")
+
+
+def edited_results(folder: Path) -> list[str]:
+    """A sentence for each result in a folder that its owner has edited."""
+    return check_outputs(_manifests(folder / "manifests")).sentences
+
+
+def _manifests(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.rglob("*.json")) if path.parent.name != "runs")
 
 
 def check_outputs(manifests: Iterable[Path], *, results: Set[str] = frozenset()) -> Findings:
@@ -103,12 +148,15 @@ def check_outputs(manifests: Iterable[Path], *, results: Set[str] = frozenset())
         for name, files in record["outputs"].items():
             output = Path(os.path.normpath(path.parent / name))
             expected = output / "zarr.json" if "zarr.json" in files else output
-            if not expected.exists():
+            if edits.is_zarr_v2(output) and edits.is_owners(output, manifest):
+                found.edited[output] = "another program has written it again, as Zarr v2"
+                found.to_rerun[manifest] = f"{expected} is missing"
+            elif not expected.exists():
                 # Snakemake itself notices other outputs that are missing as a whole, if a step
                 # needs them.
                 if str(expected) in results:
                     found.to_rerun[manifest] = f"{output} is missing"
-            elif _check_output(manifest, output, files, found, changed):
+            elif _check_output(manifest, output, record, name, found, changed):
                 found.touched[path] = record
         if manifest not in found.to_rerun:
             found.intact[manifest] = record
@@ -134,38 +182,71 @@ def _read_record(manifest: Path) -> dict[str, Any] | str:
 def _check_output(
     manifest: Path,
     output: Path,
-    files: dict[str, list[Any]],
+    record: dict[str, Any],
+    name_in_record: str,
     found: Findings,
     changed: dict[Path, str],
 ) -> bool:
-    """Compare an existing output; return whether times of files changed, which are then updated."""
-    missing = []
-    touched = []
+    """Compare an existing output; return whether the record of its files changed."""
+    files: dict[str, list[Any]] = record["outputs"][name_in_record]
+    # Size and time of files that were edited before, and read then.
+    seen: dict[str, list[Any]] = record.get("edited", {}).get(name_in_record, {})
+    missing, touched, other = [], [], []
     for name, (size, time, _) in files.items():
         try:
             now = _size_and_time(output / name)
         except (FileNotFoundError, NotADirectoryError):
             missing.append(name)
             continue
-        if now[0] != size:
-            changed.setdefault(output, name)
+        if now[0] != size or seen.get(name) == list(now):
+            other.append(name)
         elif now[1] != time:
             touched.append(name)
-    if missing:
+    n_bytes = sum(files[name][0] for name in touched)
+    if n_bytes > _LOG_ABOVE_BYTES:
+        logger.info("%s: times have changed, reading %.1f GB again", output, n_bytes / 1e9)
+    for name in touched:
+        if file_digest(output / name, root=output, every_byte=True) != files[name][2]:
+            other.append(name)
+        else:
+            files[name][1] = _size_and_time(output / name)[1]
+    if edits.is_owners(output, manifest):
+        what, damaged = _edit_of(output, files, missing, other, seen)
+        if what:
+            found.edited[output] = what
+            now_seen = {name: list(_size_and_time(output / name)) for name in other}
+            record.setdefault("edited", {})[name_in_record] = now_seen
+            return True
+        other = damaged
+    if other:
+        changed.setdefault(output, other[0])
+    elif missing:
         lacks = f"{output} lacks {missing[0]} ({len(missing):,} of {len(files):,} files)"
         if "zarr.json" in files:
             found.incomplete[output] = lacks
         else:
             found.to_rerun[manifest] = lacks
         return False
-    n_bytes = sum(files[name][0] for name in touched)
-    if n_bytes > _LOG_ABOVE_BYTES:
-        logger.info("%s: times have changed, reading %.1f GB again", output, n_bytes / 1e9)
-    for name in touched:
-        if file_digest(output / name, root=output, every_byte=True) != files[name][2]:
-            changed.setdefault(output, name)
-        files[name][1] = _size_and_time(output / name)[1]
     return bool(touched)
+
+
+def _edit_of(
+    output: Path,
+    files: Mapping[str, list[Any]],
+    missing: list[str],
+    other: list[str],
+    seen: Mapping[str, list[Any]],
+) -> tuple[str | None, list[str]]:
+    """What an owner has edited, None for nothing; and files that are damaged or lost beside it."""
+    new = [name for name in other if seen.get(name) != list(_size_and_time(output / name))]
+    if unread := [name for name in new if not edits.can_be_read(output, [name])]:
+        return None, unread
+    if "zarr.json" not in files:
+        return (", ".join(other) or "its content" if other else None), []
+    if not other and not edits.added_nodes(output, files):
+        return None, []  # files are missing, at most
+    lost = edits.lost_file(files, missing, other)
+    return (None, [lost]) if lost else (edits.what_differs(output, files, other), [])
 
 
 def _size_and_time(file: Path) -> tuple[int, int]:
@@ -179,7 +260,7 @@ def _damage_message(changed: Mapping[Path, str]) -> str:
     more = f" (and {len(changed) - 1:,} more)" if len(changed) > 1 else ""
     paths = " ".join(map(str, list(changed)[:_MAX_NAMED]))
     return (
-        f"{where} not what its step has written{more}: it is damaged, or was edited; move it away "
-        f"to keep it, or delete it (rm -r {paths}), and give the same command again, which makes "
+        f"{where} not what its step has written{more}: its bytes are damaged, or another program "
+        f"has changed them; move it away to keep it, or delete it (rm -r {paths}), and give the same command again, which makes "
         "it again where it is needed"
     )

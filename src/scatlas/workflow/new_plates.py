@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # Keys that new plates may set; all others are those of the atlas.
 OWN_KEYS = ("plates", "outdir", "atlas", "backend", "source", "new_plates", "report", "compute")
 # Settings of the atlas that have no meaning for new plates.
-_NOT_FOR_NEW_PLATES = ("integrate", "pseudobulk")
+_NOT_FOR_NEW_PLATES = ("integrate", "pseudobulk", "labels")
 _COMPONENTS = ("varm/PCs", "obsm/X_pca", "uns/pca/params/zero_center")
 _MAP = ("obsm/X_umap", "obs/leiden", "uns/umap/params/a", "uns/umap/params/b")
 _LABELS = {"categorical", "string-array", "nullable-string-array", "nullable-boolean"}
@@ -44,9 +44,11 @@ class FinishedAtlas:
     @classmethod
     def open(cls, path: Path) -> FinishedAtlas:
         """Read metadata and record of an atlas that this version can extend."""
+        from scatlas.io.files.local_zarr import current_nodes  # for such runs alone
+
         try:
             document = json.loads((path / "zarr.json").read_bytes())
-            nodes = document["consolidated_metadata"]["metadata"]
+            nodes = current_nodes(path, document) or {}
             is_anndata = document["attributes"]["encoding-type"] == "anndata"
         except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
             is_anndata = False

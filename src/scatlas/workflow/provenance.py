@@ -62,6 +62,8 @@ def recipe(config: Config, plates: Sequence[Plate]) -> str:
     if config.integrate and config.integrate.cells == "all":
         # The other keys belong to a later step.
         settings["integrate"] = config.integrate.model_dump(exclude={"umap", "label"})
+    if config.labels and config.maps_all_cells:
+        settings["labels"] = config.labels
     return _json_line({"config": settings, "plates": plate_rows(config, plates)})
 
 
@@ -129,12 +131,13 @@ def _with_content(plates: Sequence[Mapping[str, Any]], manifests: Path) -> list[
 def read_record(atlas: Path) -> dict[str, Any]:
     """Read the record of an atlas and decode its JSON."""
     # Half a second to import, which parsing the rules does not need.
-    import zarr
     from anndata.io import read_elem
+
+    from scatlas.io.files.local_zarr import open_with_zarr_python
 
     if not (atlas / "zarr.json").is_file():
         raise InputError(f"{atlas}: there is no atlas.zarr here: correct the path")
-    root = zarr.open_group(atlas, mode="r")
+    root = open_with_zarr_python(atlas)
     if "uns/scatlas" not in root:
         raise InputError(
             f"{atlas} has no record of its origin (uns['scatlas']): give an atlas.zarr of the "

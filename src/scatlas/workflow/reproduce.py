@@ -185,7 +185,9 @@ def differences(first: Path, second: Path) -> Iterator[str]:
     """
     import zarr
 
-    roots = [zarr.open_group(path, mode="r") for path in (first, second)]
+    from scatlas.io.files.local_zarr import as_zarr_python, open_store
+
+    roots = [as_zarr_python(open_store(path)) for path in (first, second)]
     nodes = [
         {
             name: node

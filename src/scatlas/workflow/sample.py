@@ -95,13 +95,13 @@ def join_files(path: Path, subset: Path, parts: Iterable[Path]) -> None:
     """Write the sample ``subset.h5ad`` with the parts that steps have added to it. What is
     compressed is copied as it is. The files are read before, because a copy keeps damage.
     """
-    _read_all(subset)
+    read_all(subset)
     # HDF5 would copy text value by value.
     shutil.copyfile(subset, path)
     with create_hdf5(path, append=True) as out:
         columns = list(out["obs"].attrs["column-order"])
         for part in parts:
-            _read_all(part)
+            read_all(part)
             with h5py.File(part, "r") as file:
                 added = list(file["obs"].attrs["column-order"])
                 columns += [name for name in added if name not in columns]
@@ -114,7 +114,7 @@ def join_files(path: Path, subset: Path, parts: Iterable[Path]) -> None:
         out["obs"].attrs["column-order"] = columns
 
 
-def _read_all(path: Path) -> None:
+def read_all(path: Path) -> None:
     """Decode all chunks, which checks their checksums."""
 
     def read(_: str, node: h5py.Dataset | h5py.Group) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -72,9 +74,10 @@ def open_store(path: Path, *, is_complete: bool = False) -> StoredGroup:
     document = json.loads(file.read_bytes()) if file.is_file() else {}
     if document.get("zarr_format") != 3 or document.get("node_type") != "group":
         return _open_node_with_zarr_python(path, "")
+    nodes = current_nodes(path, document)
     if not is_complete:
-        check_complete(path, document)
-    return LocalGroup(path, "", document, _consolidated(document))
+        check_complete(path, document, nodes)
+    return LocalGroup(path, "", document, nodes)
 
 
 def open_with_zarr_python(path: Path | str) -> StoredGroup:
@@ -87,14 +90,52 @@ def _consolidated(document: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]
     return (document.get("consolidated_metadata") or {}).get("metadata")
 
 
-def check_complete(path: Path | str, document: Mapping[str, Any]) -> None:
+def current_nodes(
+    path: Path, document: Mapping[str, Any]
+) -> Mapping[str, Mapping[str, Any]] | None:
+    """Metadata of all nodes of a store with consolidated metadata, which are not believed where
+    they differ from the nodes: ``anndata.io.write_elem`` leaves them as they were.
+    """
+    consolidated = _consolidated(document)
+    if consolidated is None:
+        return None
+    nodes = dict(_read_nodes(path, ""))
+    is_current = nodes.keys() == consolidated.keys() and all(
+        _own(node) == _own(consolidated[key]) for key, node in nodes.items()
+    )
+    return consolidated if is_current else nodes
+
+
+def _own(node: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in node.items() if name != "consolidated_metadata"}
+
+
+def _read_nodes(path: Path, group: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Nodes below a group by their keys, as their own files describe them."""
+    for name in sorted(os.listdir(path / group)):
+        key = f"{group}/{name}".removeprefix("/")
+        with (
+            reading(str(path), f"{key}/zarr.json"),
+            suppress(FileNotFoundError, NotADirectoryError),
+        ):
+            node = json.loads((path / key / "zarr.json").read_bytes())
+            yield key, node
+            if node["node_type"] == "group":
+                yield from _read_nodes(path, key)
+
+
+def check_complete(
+    path: Path | str,
+    document: Mapping[str, Any],
+    nodes: Mapping[str, Mapping[str, Any]] | None = None,
+) -> None:
     """Refuse a store of scatlas that lacks a file of values, which Zarr would read as zeros."""
     if not WRITER_ATTRIBUTE.items() <= document.get("attributes", {}).items():
         return
     files = list_files(path)
     if files is None:
         return
-    for key, node in (_consolidated(document) or {}).items():
+    for key, node in (nodes or _consolidated(document) or {}).items():
         if node["node_type"] != "array":
             continue
         # Ours have shards with a checksum per chunk; zarr-python, which writes the other arrays,
@@ -242,6 +283,11 @@ def open_any_group(store: Any) -> Any:
     """Open a store, if possible in the order of its metadata: that of a listing differs by run."""
     import zarr
 
+    file = store / "zarr.json" if isinstance(store, Path) else None
+    if file and file.is_file():
+        document = json.loads(file.read_bytes())
+        if current_nodes(store, document) is not _consolidated(document):
+            return zarr.open_group(store, mode="r", use_consolidated=False)
     try:
         return zarr.open_group(store, mode="r")
     except ValueError:  # the data type of an element, needed or not, is unknown to this zarr

@@ -56,6 +56,7 @@ def assemble(
     var: pd.DataFrame,
     obsm: Mapping[str, Path | str] | None = None,
     cell_map: Path | str | None = None,
+    labels: Path | str | None = None,
     uns: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Write the atlas: X and obs of the merged plates with their components.
@@ -82,6 +83,9 @@ def assemble(
     cell_map
         Store of :func:`scatlas.io.products.embeddings.write_map`, whose ``obsm``, ``obs`` and
         ``uns`` the atlas gets. Columns of ``merged`` with the same names are left out.
+    labels
+        Store of :func:`scatlas.io.products.embeddings.write_columns` of these cells, whose ``obs``
+        the atlas gets.
     uns
         Further small elements of ``uns``.
 
@@ -119,8 +123,8 @@ def assemble(
         write_frame(partial / "var", facts)
         create_group(partial / "uns", DICT)
         create_group(partial / "uns/pca", DICT)
-        if cell_map is not None:
-            _place_map(Path(cell_map), partial)
+        for store in filter(None, (cell_map, labels)):
+            _place_map(Path(store), partial)
         notes = open_group_to_write(partial / "uns")  # anndata 0.13 refuses a path as a key
         for name, elem in (uns or {}).items():
             write_elem(notes, name, elem)
@@ -138,8 +142,11 @@ def _place_map(cell_map: Path, atlas: Path) -> None:
     old = [name for name in attributes["column-order"] if name not in names]
     attributes["column-order"] = [*old, *names]
     create_group(atlas / "obs", attributes)
-    elements = [f"obs/{name}" for name in names] + ["obsm/X_umap"]
-    elements += [f"uns/{path.name}" for path in (cell_map / "uns").iterdir() if path.is_dir()]
+    elements = [
+        path.relative_to(cell_map).as_posix()
+        for key in ("obs", "obsm", "uns")
+        for path in sorted((cell_map / key).glob("*/"))
+    ]
     place(cell_map, atlas, {name: name for name in elements})
 
 

@@ -9,6 +9,7 @@ from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+import pandas as pd
 
 from scatlas.io.files.atomic import atomic_path
 from scatlas.io.files.local_zarr import open_rows
@@ -140,6 +141,27 @@ def read_components(path: Path | str, n_comps: int | None = None) -> np.ndarray:
     for first in range(0, n_cells, rows):
         out[first : first + rows] = array[first : first + rows][:, : out.shape[1]]
     return out
+
+
+def write_columns(
+    path: Path | str,
+    columns: Mapping[str, pd.Categorical | np.ndarray],
+    attributes: Mapping[str, Any],
+) -> None:
+    """Write obs columns of all cells, categories or real numbers, as a mapping in AnnData's
+    encoding with further attributes; atomic.
+    """
+    with atomic_path(path) as partial, encoding_pool() as pool:
+        create_group(partial, {**DICT, **attributes})
+        create_group(partial / "obs", DICT)
+        for name, values in columns.items():
+            target, codes = Target("number", np.dtype(np.float64)), values
+            if isinstance(values, pd.Categorical):
+                target = Target.categorical(np.asarray(values.categories, dtype=object))
+                codes = values.codes
+            with ColumnWriter(partial / "obs" / name, target, pool) as column:
+                column.append(codes.astype(target.dtype))
+        consolidate(partial)
 
 
 def write_map(

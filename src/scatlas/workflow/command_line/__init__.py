@@ -36,6 +36,7 @@ JSON_KEYS = {
         "left_out": "`{message, plate}` of the plates left out (config: `plates.on_error: skip`)",
         "same_cells": "`{message, plate}` of the plates nearly all of whose cells another has",
         "notices": "sentences on values of the config that probably mean something else",
+        "edited": "a sentence for each result that was edited, and stays as it is",
     },
     "status": {
         "folder": "local folder of the results",
@@ -43,6 +44,7 @@ JSON_KEYS = {
         "steps": "`{rule, plate, state, reason, files}` of each step: `plate` is null if it is a "
         "step of the atlas, `reason` if it has not failed; the last of `files` is its manifest",
         "slurm": "`{number, state, reason, step}` of each job of the last run that Slurm lists",
+        "edited": "a sentence for each result that was edited, and stays as it is",
     },
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from scatlas.errors import InputError, ScatlasError
@@ -19,10 +20,10 @@ from scatlas.workflow.config.loading import read_project
 from scatlas.workflow.config.plate_sheet import WRITTEN_COLUMNS
 from scatlas.workflow.config.sections import Config
 from scatlas.workflow.config.values import query_columns
+from scatlas.workflow.integrity import edited_results
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
-    from pathlib import Path
 
     import numpy as np
     import pandas as pd
@@ -117,8 +118,9 @@ def check(config_file: Path, *, as_json: bool = False) -> int:
     notices = [text for text, key in said.items() if key == "report.colors"]
     errors += [Problem(text) for text, key in said.items() if key != "report.colors"]
     notices += _doubtful_values(config)
-    n_steps = None
+    n_steps, edited = None, []
     try:
+        edited = edited_results(Path(config.folder))
         total = _TOTAL.search(plan(config_file, "-n", "--quiet=rules"))
         n_steps = int(total[1]) if total else 0
     except InputError as error:
@@ -132,8 +134,9 @@ def check(config_file: Path, *, as_json: bool = False) -> int:
             left_out=[problem._asdict() for problem in left_out],
             same_cells=[Problem(text, name)._asdict() for name, text in cells.sentences().items()],
             notices=notices,
+            edited=edited,
         )
-    for sentence in [*cells.sentences().values(), *notices]:
+    for sentence in [*edited, *cells.sentences().values(), *notices]:
         say(sentence)
     for problem in left_out:
         say(f"will be left out: {problem.message}")

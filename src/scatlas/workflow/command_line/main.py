@@ -22,6 +22,7 @@ One atlas from many plates of single-cell counts. In the folder of your project:
   scatlas status          say what is done, running and failed
   scatlas open            show the report
   scatlas gene CD3D       a gene by cluster; on the map, as a table, in the explorer
+  scatlas label           write the table in which you name the clusters
   scatlas export ATLAS    write atlas.zarr in the form of another program
 """
 
@@ -87,6 +88,11 @@ def _call(args: argparse.Namespace, others: list[str]) -> int:
             from scatlas.workflow.command_line.status import status
 
             return status(args.config, as_json=args.json)
+        case "label":
+            from scatlas.workflow.command_line.label import label
+
+            label(args.config, args.out)
+            return DONE
         case _:
             _open_report(args.config)
             return DONE
@@ -177,6 +183,10 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--json", action="store_true", help="print one JSON object for programs, also of errors"
         )
+    labels = add("label", "write the table in which you name the clusters")
+    labels.add_argument(
+        "--out", type=Path, help="table to write; default: that of the config, or labels.tsv"
+    )
     add("open", "show the report in a browser")
     gene = add("gene", "print genes by cluster; draw them, write them, add them to the explorer")
     gene.add_argument("names", nargs="+", metavar="GENE", help="measured genes, such as CD3D")

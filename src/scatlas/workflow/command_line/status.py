@@ -12,7 +12,7 @@ from scatlas.workflow.code_hash import workflow_folder
 from scatlas.workflow.command_line import DONE, PROBLEM, Problem, say, say_json, say_table
 from scatlas.workflow.command_line.run import plan
 from scatlas.workflow.config.loading import read_project
-from scatlas.workflow.integrity import run_record
+from scatlas.workflow.integrity import edited_results, run_record
 from scatlas.workflow.run_lock import jobs_of_last_run
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def status(config_file: Path, *, as_json: bool = False) -> int:
     steps = sorted(
         steps_of(out, Path(config.folder)), key=lambda step: (order.index(step.rule), step.plate)
     )
+    edited = edited_results(Path(config.folder))
     if as_json:
         states = Counter(step.state for step in steps)
         failed = [s for s in steps if s.state == "failed"]
@@ -51,6 +52,7 @@ def status(config_file: Path, *, as_json: bool = False) -> int:
             n_steps={state: states[state] for state in STATES},
             steps=[{k: v or None for k, v in step._asdict().items()} for step in steps],
             slurm=[job._asdict() for job in jobs_of_last_run(Path(config.folder))[1]],
+            edited=edited,
         )
     numbers: dict[str, Counter[str]] = {}
     for step in steps:
@@ -68,6 +70,8 @@ def status(config_file: Path, *, as_json: bool = False) -> int:
     for job in jobs_of_last_run(Path(config.folder))[1]:
         if job.is_held_up or not (job.is_live or job.state == "COMPLETED"):
             say(f"Slurm's job {job.number}: {job.step}: {job.state} ({job.reason})")
+    for sentence in edited:
+        say(sentence)
     if all(step.state == "done" for step in steps):
         say("everything is done: scatlas open")
     return PROBLEM if any(step.state == "failed" for step in steps) else DONE

@@ -305,6 +305,12 @@ class Config(Section):
         "Marker genes: tables/markers.tsv and figures, by Welch's t-test on all genes of the",
         "plates.",
     )
+    labels: list[Text] | None = described(
+        None,
+        "Tables that name clusters or cells: labels.tsv of `scatlas label`, or a table with the",
+        "column cell and obs columns to make (docs/after/names.md). null: none.",
+        examples=[["labels.tsv"]],
+    )
     by_gene: ByGene = described(
         ByGene(),
         "Also write the counts of the kept cells gene after gene, by_gene.zarr, for sa.get.gene",

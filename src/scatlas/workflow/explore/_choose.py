@@ -74,6 +74,7 @@ def choose(
     wanted: Explore,
     markers: Path | None,
     measured: MeasuredGenes | None = None,
+    first: Sequence[str] = (),
 ) -> tuple[list[PageColumn], list[PageGene]]:
     """Columns and genes of the page; the cells of ``sample`` become points. Without ``measured``
     it has genes of the atlas alone.
@@ -85,19 +86,19 @@ def choose(
         genes = [PageGene(name, measured.symbols.get(name, "")) for name in names]
     else:
         genes = [PageGene(name) for name in choose_genes(var, markers, wanted, known=var.index)]
-    return choose_columns(cells, sample, wanted.columns), genes
+    return choose_columns(cells, sample, wanted.columns, first), genes
 
 
 def choose_columns(
-    cells: MapCells, sample: MapCells, wanted: Sequence[str] = ()
+    cells: MapCells, sample: MapCells, wanted: Sequence[str] = (), first: Sequence[str] = ()
 ) -> list[PageColumn]:
     """Columns of the page, by the values of the sample, with the categories of all cells; without
-    ``wanted`` all that have colours, 24 at most.
+    ``wanted`` all that have colours, 24 at most, those of ``first`` at the beginning.
     """
     stored = set(cells.columns)
     known = [name for name in sample.columns if name != ATLAS_ROW and name in stored]
     if not wanted:
-        first = [name for name in _FIRST if name in known]
+        first = [name for name in (*first, *_FIRST) if name in known]
         candidates = (_describe(cells, sample, name) for name in dict.fromkeys([*first, *known]))
         columns = [c for c in candidates if c and (c.kind == "number" or len(c.levels) > 1)]
         for column in columns[_MAX_COLUMNS:]:
@@ -120,9 +121,9 @@ def choose_columns(
     return columns
 
 
-def certain_columns(wanted: Sequence[str]) -> frozenset[str]:
+def certain_columns(wanted: Sequence[str], first: Sequence[str] = ()) -> frozenset[str]:
     """Columns that the page has, whatever else the cells have, if they have two values or more."""
-    return frozenset(wanted or _FIRST)
+    return frozenset(wanted or (*first, *_FIRST))
 
 
 def _describe(cells: MapCells, sample: MapCells, name: str) -> PageColumn | None:
@@ -176,7 +177,7 @@ def _as_numbers(values: Any) -> NDArray[np.float64]:
 
 def read_markers(path: Path) -> pd.DataFrame:
     """Rows of ``markers.tsv``; names may look like numbers or gaps."""
-    text = dict.fromkeys(("by", "group", "names"), str)
+    text = dict.fromkeys(("by", "group", "names", "label"), str)
     return pd.read_csv(path, sep="\t", dtype=text, keep_default_na=False)
 
 

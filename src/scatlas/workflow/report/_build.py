@@ -206,7 +206,7 @@ def _components(writer: ReportWriter, results: Results) -> Items:
 
 def _maps(writer: ReportWriter, results: Results, config: Mapping[str, Any]) -> list[Picture]:
     """Maps of the cells; with the first one the page begins."""
-    colors = dict.fromkeys(["leiden", *config["report"]["colors"]])
+    colors = dict.fromkeys([*results.labels.columns, "leiden", *config["report"]["colors"]])
     if results.atlas_map:
         return _maps_of_all(writer, results.atlas_map, [*colors, "leiden_share", "map_distance"])
     cells = results.cells
@@ -257,7 +257,7 @@ def _clusters(writer: ReportWriter, results: Results, links: Links) -> Items:
         said = f"Heat map of the shares of {len(by_plate)} clusters in the cells of each plate."
         items.append(writer.picture("cluster_shares", partial(pl.cluster_shares, by_plate), said))
     values = cells.crosstab(column) if cells else _tables.crosstab(results.cells.obs, column)
-    table = _tables.clusters(values, column)
+    table = _tables.clusters(values, column, results.labels.names)
     items.append(
         writer.table(
             "clusters",
@@ -294,9 +294,11 @@ def _markers(writer: ReportWriter, results: Results, links: Links) -> Items:
         n_groups = len(groups)
         largest = groups.obs["n_cells"].nlargest(_MAX_GROUPS).index
         groups = groups[groups.obs_names.isin(largest)]
-        names = groups.obs["group"].astype(str)
+        title = group_titles(results.labels.names if by == "leiden" else {})
+        names = groups.obs["group"].astype(str).map(title)
         mean, share = (groups.to_df(layer).set_axis(names) for layer in ("mean", "share"))
         best = markers[markers["by"] == by]
+        best = best.assign(group=best["group"].map(title))
         pictures += [
             writer.picture(
                 "markers_dots",
@@ -323,6 +325,11 @@ def _markers(writer: ReportWriter, results: Results, links: Links) -> Items:
         links=links,
     )
     return [*pictures, table]
+
+
+def group_titles(names: Mapping[str, str]) -> Callable[[str], str]:
+    """Titles of clusters: their numbers, with their names if they have some."""
+    return lambda group: f"{group}: {names[group]}" if names.get(group) else group
 
 
 def _doublets(writer: ReportWriter, facts: Mapping[str, Mapping[str, Any]]) -> Items:

@@ -55,7 +55,8 @@ class Explorer(NamedTuple):
             return cls(frozenset(), frozenset())
         var = MapCells(results.umap).var()
         genes = choose_genes(var, results.markers, wanted, wanted.genes)
-        return cls(certain_columns(wanted.columns), frozenset(genes))
+        columns = certain_columns(wanted.columns, results.labels.columns)
+        return cls(columns, frozenset(genes))
 
     def level(self, column: str, level: str) -> str | None:
         """One value of a column alone; None if the page lacks the column."""

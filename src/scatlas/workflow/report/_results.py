@@ -23,6 +23,7 @@ from scatlas.io.files.local_zarr import open_with_zarr_python
 from scatlas.io.tables.column import Column, ColumnCodes
 from scatlas.workflow.cell_filter import BOUNDS, DEVIATIONS
 from scatlas.workflow.explore import read_markers
+from scatlas.workflow.labels import Labels
 from scatlas.workflow.report import _tables
 
 if TYPE_CHECKING:
@@ -164,6 +165,7 @@ class Results:
     doublets: Mapping[str, Path] = field(default_factory=dict)  # doublets.json
     markers: Path | None = None  # markers.tsv, if the config asks for it
     means: Path | None = None  # markers.h5ad
+    labels: Labels = Labels(None)  # names of clusters and cells, if the config has tables
     atlas: Path | None = None  # atlas.zarr, if it has the map of all cells
     too_few_cells: Mapping[str, int] = field(default_factory=dict)  # plates that choose no genes
     left_out: Mapping[str, str] | None = None  # the reasons; None if bad plates stop a run

@@ -122,8 +122,10 @@ def _facts(results: Results, n_clusters: int) -> list[list[Link]]:
         where += f" It was made from {n_sample:,} of them; the others were added to it."
     small = []
     if few := list(results.too_few_cells):
-        named = few if len(few) <= _MAX_NAMED else [*few[:_MAX_NAMED], "others"]
-        small = [[Link(f"Too small to choose genes (consensus.min_cells): {', '.join(named)}.")]]
+        named_few = few if len(few) <= _MAX_NAMED else [*few[:_MAX_NAMED], "others"]
+        small = [
+            [Link(f"Too small to choose genes (consensus.min_cells): {', '.join(named_few)}.")]
+        ]
     return [[Link(read)], *left_out, [Link(genes)], *small, [Link(where)]]
 
 

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 _STEPS = (
     *("simulate", "split", "load", "qc_filter", "doublets", "normalize", "hvg", "consensus"),
     *("select_genes", "concat_on_disk", "pca", "harmony", "base", "subset"),
-    *("neighbors", "umap", "leiden", "embedding", "map", "atlas", "cell_groups", "group_sums"),
-    *("markers", "by_gene", "merge_by_gene", "integrate", "explore", "publish"),
+    *("neighbors", "umap", "leiden", "map", "labels", "embedding", "atlas"),
+    *("cell_groups", "group_sums", "markers", "by_gene", "merge_by_gene", "integrate"),
+    *("explore", "publish"),
 )
 _PACKAGES = (
     *("anndata", "zarr", "numpy", "scipy", "pandas", "numba", "dask", "scikit-learn"),
@@ -118,14 +119,15 @@ def crosstab(obs: pd.DataFrame, column: str) -> pd.DataFrame:
     return pd.crosstab(obs["leiden"].astype(str), obs[column].astype(str))
 
 
-def clusters(table: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Cells of each cluster, its most common value of a column, and the cells of each value."""
+def clusters(table: pd.DataFrame, column: str, names: Mapping[str, str]) -> pd.DataFrame:
+    """Name and cells of each cluster, its most common value of a column, and the cells of each."""
     table = table.loc[natsorted(table.index), natsorted(table)]
     table.columns.name = None
     largest = table.idxmax(axis=1)
     total = table.sum(axis=1)
     share = (100 * table.max(axis=1) / total).round(1)
-    facts = {"cells": total, f"most common {column}": largest, "its %": share}
+    facts = {"name": table.index.map(names).fillna("")} if names else {}
+    facts |= {"cells": total, f"most common {column}": largest, "its %": share}
     return pd.concat([pd.DataFrame(facts), table], axis=1).rename_axis("leiden")
 
 

@@ -1,0 +1,92 @@
+"""Join the user's tables of names with the cells: obs columns of the atlas and of the sample."""
+
+from __future__ import annotations
+
+import json
+import logging
+from itertools import pairwise
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pandas as pd
+
+from scatlas.errors import InputError
+from scatlas.io import atomic_path
+from scatlas.io.files.local_zarr import open_store
+from scatlas.io.products.embeddings import write_columns
+from scatlas.workflow import script
+from scatlas.workflow.labels import Clusters, LabelTable, read_tables, rows_of_cells, values_of
+from scatlas.workflow.sample import ATLAS_ROW, SampledCells, write_part
+
+logger = logging.getLogger("scatlas")
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = script.parser(__doc__)
+    parser.add_argument("--tables", type=Path, nargs="+", required=True, help="tables of the user")
+    parser.add_argument("--merged", type=Path, required=True, help="merged.zarr")
+    parser.add_argument("--concat", type=Path, required=True, help="manifest of concat_on_disk")
+    parser.add_argument("--map", type=Path, help="map.zarr, if all cells were mapped")
+    parser.add_argument("--subset", type=Path, required=True, help="subset.h5ad")
+    parser.add_argument("--leiden", type=Path, required=True, help="leiden.h5ad of the step")
+    parser.add_argument("--labels", type=Path, required=True, help="labels.zarr to write")
+    parser.add_argument("--sample", type=Path, required=True, help="h5ad of the sample to write")
+    args = parser.parse_args(argv)
+    with script.recorded_run(args, outputs=[args.labels, args.sample]) as facts:
+        tables = read_tables(args.tables)
+        refuse_columns_of_the_atlas(tables, args.merged)
+        plates = json.loads(args.concat.read_text("utf-8"))["plates"]
+        ends = np.cumsum([0, *(plate["n_cells"] for plate in plates.values())]).tolist()
+        clusters = Clusters.read(args.map, args.subset, args.leiden)
+        values, names, problems = {}, {}, []
+        for table in tables:
+            problem = clusters.problem_of(table) if table.is_of_clusters else None
+            problems += [problem] if problem else []
+            rows = np.full(ends[-1], -1) if problem else rows_in(table, clusters, args.merged)
+            for name in table.columns:
+                labels = values_of(table.rows[name] if not problem else table.rows[name].str[:0])
+                values[name] = pd.api.extensions.take(labels, rows, allow_fill=True)
+            if table.is_of_clusters and not problem:
+                names |= {} if names else dict(table.rows[table.columns[0]])
+        facts |= {
+            "columns": [name for name, column in values.items() if pd.notna(column).any()],
+            "names": names,
+            "rows": dict(zip(plates, pairwise(ends), strict=True)),
+        }
+        write_columns(args.labels, values, {"labels": dict(facts)})
+        with h5py.File(args.subset) as file:
+            rows = file["obs"][ATLAS_ROW][:]
+        sample = SampledCells(rows.size)
+        for name, column in values.items():
+            sample.obs[name] = column[rows]
+        with atomic_path(args.sample) as path:
+            write_part(path, sample, args.subset)
+        facts["not_used"] = problems
+
+
+def rows_in(table: LabelTable, clusters: Clusters, merged: Path) -> np.ndarray:
+    """Row of each cell of the atlas in a table, -1 for none."""
+    if not table.is_of_clusters:
+        return rows_of_cells(table, merged)
+    of_cluster = np.append(table.rows.index.get_indexer(clusters.names), -1)
+    rows = of_cluster[clusters.codes]
+    if clusters.rows is None:
+        return rows
+    all_rows = np.full(open_store(merged)["X"].attrs["shape"][0], -1)
+    all_rows[clusters.rows] = rows
+    return all_rows
+
+
+def refuse_columns_of_the_atlas(tables: list[LabelTable], merged: Path) -> None:
+    there = open_store(merged)["obs"].attrs["column-order"]
+    for table in tables:
+        if taken := [name for name in table.columns if name in there]:
+            raise InputError(
+                f"{table.path}: the cells have an obs column {taken[0]!r} already: rename that of "
+                f"the table, for example to {taken[0]}_label"
+            )
+
+
+if __name__ == "__main__":
+    script.run_main(main)

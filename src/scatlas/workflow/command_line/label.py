@@ -1,0 +1,73 @@
+"""``scatlas label``: the table in which a user names the clusters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+from natsort import natsorted
+
+from scatlas.errors import InputError
+from scatlas.io.files.atomic import atomic_path
+from scatlas.workflow.command_line import say, say_table
+from scatlas.workflow.config.loading import read_config
+from scatlas.workflow.labels import BY, CLUSTER, CLUSTERING, Clusters, read_clustering
+
+if TYPE_CHECKING:
+    from scatlas.workflow.config.sections import Config
+
+_N_MARKERS = 8  # of each cluster
+_COLUMN = "cell_type"
+
+
+def label(config_file: Path, out: Path | None) -> None:
+    """Print and write the table of the present clusters, with their sizes and first markers. One of
+    these clusters is not replaced; one of other clusters is kept under another name.
+    """
+    config = read_config(config_file)
+    table = table_of_clusters(config)
+    if out is None:
+        out = Path(config.labels[0]) if config.labels else Path("labels.tsv")
+    if out.exists():
+        if read_clustering(out) in (None, table[CLUSTERING].iloc[0]):
+            raise InputError(f"{out} is there: fill in {_COLUMN}, or name another file with --out")
+        kept = next(
+            path for n in range(1, 1000) if not (path := out.with_suffix(f".{n}.tsv")).exists()
+        )
+        out.rename(kept)
+        say(f"{out} was written for other clusters: it is now {kept}")
+    shown = table.drop(columns=[CLUSTERING, _COLUMN]).astype(str)
+    say_table([list(shown), *shown.to_numpy().tolist()])
+    with atomic_path(out) as path:
+        table.to_csv(path, sep="\t", index=False, lineterminator="\n")
+    todo = "" if config.labels else f", write labels: {out} into {config_file}"
+    say(f"wrote {out}: fill in its column {_COLUMN}{todo}, and give the command: scatlas run")
+
+
+def table_of_clusters(config: Config) -> pd.DataFrame:
+    """Clusters of a finished map: name to fill in, cells, their share, markers, and the digest."""
+    folder = Path(config.folder)
+    cell_map = folder / "map.zarr" if config.maps_all_cells else None
+    files = (folder / "subset.h5ad", folder / "embedding/leiden.h5ad")
+    if not (cell_map / "zarr.json" if cell_map else files[1]).exists():
+        raise InputError(f"{folder}: there are no clusters yet: scatlas run makes them")
+    clusters = Clusters.read(cell_map, *files)
+    sizes = pd.Series(clusters.sizes, clusters.names)
+    table = pd.DataFrame({CLUSTER: natsorted(clusters.names), _COLUMN: ""})
+    table["n_cells"] = table[CLUSTER].map(sizes)
+    table["share"] = (100 * table["n_cells"] / max(1, sizes.sum())).map("{:.1f}%".format)
+    table["markers"] = table[CLUSTER].map(first_markers(folder)).fillna("")
+    return table.assign(**{CLUSTERING: clusters.digest})
+
+
+def first_markers(folder: Path) -> dict[str, str]:
+    """First marker genes of each cluster, if there are some."""
+    from scatlas.workflow.explore import read_markers
+
+    path = folder / "tables/markers.tsv"
+    if not path.exists():
+        return {}
+    markers = read_markers(path)
+    best = markers[(markers["by"] == BY) & (markers["rank"] <= _N_MARKERS)]
+    return best.groupby("group")["names"].agg(" ".join).to_dict()

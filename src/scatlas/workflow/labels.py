@@ -1,0 +1,278 @@
+"""Names for clusters and values for cells from the user's tables (config: labels), as obs columns.
+
+A table of clusters says for which ones it was written (``clustering``, a digest): names of other
+clusters are never used. Its columns ``n_cells``, ``share`` and ``markers`` help to fill it in.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import h5py
+import numpy as np
+import pandas as pd
+from anndata.io import read_elem
+
+from scatlas.errors import InputError
+from scatlas.io.files.local_zarr import open_store
+from scatlas.io.tables.column import Column
+from scatlas.io.zarr_writer.node_metadata import is_storable
+from scatlas.workflow.config.plate_sheet import WRITTEN_COLUMNS
+from scatlas.workflow.sample import ATLAS_ROW
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from numpy.typing import NDArray
+
+CLUSTER, CELL, PLATE, CLUSTERING = "cluster", "cell", "plate", "clustering"
+BY = "leiden"
+# Column of markers.tsv with the name of each cluster.
+LABEL = "label"
+# Columns of a table of clusters that become no obs columns.
+NOTES = ("n_cells", "share", "markers", CLUSTERING)
+_KNOWN = (CLUSTER, CELL, PLATE, *NOTES)
+# More different numbers are measures of cells and no names.
+_MAX_NUMBERS = 76
+_MAX_NAMED = 5
+
+
+@dataclass(frozen=True)
+class LabelTable:
+    """A table as text, with the index ``cluster`` or ``cell``, and its columns of labels."""
+
+    path: Path
+    rows: pd.DataFrame
+    columns: list[str]
+
+    @property
+    def is_of_clusters(self) -> bool:
+        return self.rows.index.name == CLUSTER
+
+    @property
+    def clustering(self) -> str:
+        """Digest of the clusters for which it was written; empty if it does not say."""
+        return str(self.rows[CLUSTERING].max()) if CLUSTERING in self.rows else ""
+
+
+def read_tables(paths: Sequence[Path | str]) -> list[LabelTable]:
+    """Read and check tables by themselves; an obs column in two of them is refused."""
+    tables = [_read_table(Path(path)) for path in paths]
+    of_column: dict[str, Path] = {}
+    for table in tables:
+        for name in table.columns:
+            if name in of_column:
+                raise InputError(
+                    f"{table.path}: {of_column[name]} has a column {name!r}, too: rename one"
+                )
+            of_column[name] = table.path
+    return tables
+
+
+def read_clustering(path: Path) -> str | None:
+    """Digest in a table that may have no names yet; None for another table."""
+    header, *rows = _read_cells(path)
+    return rows[0][header.index(CLUSTERING)] if CLUSTERING in header else None
+
+
+def _read_table(path: Path) -> LabelTable:
+    header, *rows = _read_cells(path)
+    key = next((name for name in header if name in (CLUSTER, BY, CELL)), None)
+    if key is None:
+        if near := get_close_matches(header[0].lower(), (CLUSTER, BY, CELL), 1, 0.7):
+            raise InputError(
+                f"{path}: did you mean {near[0]!r} by the column {header[0]!r}? Rename it"
+            )
+        key = header[0] = CELL  # pandas writes the index of obs first, with its name or without
+    if twice := next((name for name in header if header.count(name) > 1), None):
+        raise InputError(f"{path}: column {twice!r} occurs twice; rename one")
+    table = pd.DataFrame(rows, columns=header, dtype=object)
+    table = table.rename(columns={BY: CLUSTER}).set_index(CLUSTER if key == BY else key)
+    kind = str(table.index.name)
+    notes = NOTES if kind == CLUSTER else (PLATE,)
+    columns = [name for name in table if name not in notes]
+    for name in columns:
+        near = get_close_matches(name.lower(), _KNOWN, 1, 0.85)
+        if near and near[0] not in table:
+            raise InputError(f"{path}: did you mean {near[0]!r} by the column {name!r}? Rename it")
+        if not is_storable(name) or name in {*WRITTEN_COLUMNS, *_KNOWN}:
+            raise InputError(f"{path}: obs cannot have a column of labels {name!r}: rename it")
+    if not columns or not (table[columns] != "").any(axis=None):
+        where = f" in {', '.join(columns)}" if columns else ", and no column for them"
+        raise InputError(f"{path}: no {kind} has a name yet{where}: fill in cell_type")
+    names = [table.index, table[PLATE]] if PLATE in table else [table.index]
+    repeated = pd.MultiIndex.from_arrays(names).duplicated()
+    if repeated.any():
+        hint = "" if kind == CLUSTER or PLATE in table else ", or tell them apart by a column plate"
+        name = table.index[repeated][0]
+        raise InputError(f"{path}: {kind} {name!r} occurs twice; keep one row{hint}")
+    return LabelTable(path, table, columns)
+
+
+def _read_cells(path: Path) -> list[list[str]]:
+    """Rows of a table as Excel, pandas and people write it, without empty rows and columns."""
+    try:
+        raw = path.read_bytes()
+        text = raw.decode("utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
+    except (FileNotFoundError, IsADirectoryError):
+        msg = f"{path}: there is no such table: scatlas label writes one, see labels in the config"
+        raise InputError(msg) from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not a text file: save it as CSV (UTF-8)") from None
+    first = text.partition("\n")[0]
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=max("\t;,", key=first.count))
+    cells = [[cell.strip() for cell in row] for row in rows]
+    cells = [row for row in cells if any(row)]
+    if len(cells) < 2:
+        raise InputError(f"{path} has no rows: write a header, and a row for each cluster or cell")
+    width = max(number for number, name in enumerate(cells[0], start=1) if name)
+    for number, row in enumerate(cells, start=1):
+        if any(row[width:]):
+            raise InputError(
+                f"{path}: row {number} has {len(row)} cells, the header {width}: put quotes "
+                "around a cell with a separator in it"
+            )
+    return [[*row, *[""] * width][:width] for row in cells]
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """Clusters of cells: their ``names`` and, of each cell, the number of its cluster; without a
+    map of all cells those of the sample, which has the atlas's ``rows``.
+    """
+
+    names: list[str]
+    codes: NDArray[Any]
+    rows: NDArray[np.int64] | None
+
+    @classmethod
+    def read(cls, cell_map: Path | None, subset: Path, leiden: Path) -> Clusters:
+        """Read those of ``map.zarr``, if there is one, or of the files of the sample."""
+        if cell_map is not None:
+            column = Column.open(cell_map, open_store(cell_map)["obs"], BY)
+            return cls([*map(str, column.categories)], column.values(0, column.n_rows), None)
+        with h5py.File(subset) as sample, h5py.File(leiden) as file:
+            values = read_elem(file[f"obs/{BY}"])
+            return cls([*values.categories], values.codes, sample["obs"][ATLAS_ROW][:])
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Cells of each cluster."""
+        return np.bincount(self.codes[self.codes >= 0], minlength=len(self.names))
+
+    @property
+    def digest(self) -> str:
+        """Text that other clusters of the same cells do not have: their number and a digest."""
+        combined = hashlib.blake2b("\n".join(self.names).encode(), digest_size=6)
+        for lo in range(0, self.codes.size, 2**20):
+            combined.update(self.codes[lo : lo + 2**20].astype(np.int32).tobytes())
+        return f"{len(self.names)}-{combined.hexdigest()}"
+
+    def problem_of(self, table: LabelTable) -> str | None:
+        """Why the names of a table are not of these clusters; None if they are."""
+        unknown = [name for name in table.rows.index if name not in self.names]
+        missing = [name for name in self.names if name not in table.rows.index]
+        if table.clustering and table.clustering != self.digest:
+            then = table.clustering.partition("-")[0]
+            words = f"was written for other clusters ({then} then, {len(self.names)} now)"
+        elif unknown:
+            there = f"there are {_some(self.names)}"
+            words = f"names clusters that are not there ({_some(unknown)}; {there})"
+        elif missing:
+            words = f"lacks clusters ({_some(missing)})"
+        else:
+            return None
+        return (
+            f"{table.path} {words}, so no cell has its names: scatlas label writes a table of "
+            "these clusters"
+        )
+
+
+def _some(names: Collection[str]) -> str:
+    listed = ", ".join([*names][:_MAX_NAMED])
+    return listed + (f" and {len(names) - _MAX_NAMED:,} more" if len(names) > _MAX_NAMED else "")
+
+
+def rows_of_cells(table: LabelTable, merged: Path) -> NDArray[np.int64]:
+    """Row of each cell of the atlas in a table of cells, -1 for none; each row must have a cell."""
+    obs = open_store(merged)["obs"]
+    names = Column.open(merged, obs, obs.attrs["_index"])
+    plates = Column.open(merged, obs, PLATE) if PLATE in table.rows else None
+    keys = table.rows.index
+    if plates:
+        keys = pd.Index(table.rows[PLATE] + "\t" + keys)
+    parts = [np.empty(0, np.int64)]
+    for lo, hi in names.spans():
+        texts = pd.Series(names.text(lo, hi))
+        if plates is None:
+            parts.append(keys.get_indexer(texts))
+            continue
+        plate = pd.Series(plates.text(lo, hi))
+        # Names that several plates have end in that of their plate.
+        pairs = zip(texts, plate, strict=True)
+        own = pd.Series([text.removesuffix(f"-{name}") for text, name in pairs], dtype=object)
+        rows, others = (keys.get_indexer(plate + "\t" + part) for part in (texts, own))
+        parts.append(np.where(rows < 0, others, rows))
+    rows = np.concatenate(parts)
+    used = np.zeros(len(keys), bool)
+    used[rows[rows >= 0]] = True
+    if not used.all():
+        name = table.rows.index[~used][0]
+        raise InputError(
+            f"{table.path}: {np.count_nonzero(~used):,} of {len(used):,} cells are not in the "
+            f"atlas, the first is {name!r}; names there are like {names.text(0, 1)[0]!r}: correct "
+            "them or remove their rows; where plates share names, add a column plate"
+        )
+    return rows
+
+
+def values_of(labels: pd.Series) -> pd.Categorical | NDArray[np.float64]:
+    """Labels of the rows of a table: categories in their order there, or numbers; "" is a gap."""
+    numbers = pd.to_numeric(labels.replace("", np.nan), errors="coerce")
+    if (numbers.notna() == (labels != "")).all() and numbers.nunique() > _MAX_NUMBERS:
+        return numbers.to_numpy(np.float64)
+    names = [name for name in dict.fromkeys(labels) if name]
+    return pd.Categorical(labels, categories=names)
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The labels of all cells of an atlas, in ``labels.zarr``."""
+
+    path: Path | None
+
+    @property
+    def _facts(self) -> dict[str, Any]:
+        if self.path is None:
+            return {}
+        return dict(open_store(self.path).attrs["labels"])
+
+    @property
+    def columns(self) -> list[str]:
+        """Columns of which cells have values."""
+        return list(self._facts.get("columns", []))
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Name of each cluster, if a table names them."""
+        return dict(self._facts.get("names", {}))
+
+    def __contains__(self, column: object) -> bool:
+        return self.path is not None and column in open_store(self.path)["obs"]
+
+    def values(self, column: str, rows: slice) -> Any:
+        """Values of some cells, as pandas keeps them."""
+        assert self.path is not None
+        return Column.open(self.path, open_store(self.path)["obs"], column).array(
+            rows.start, rows.stop
+        )
+
+    def rows_of(self, plate: str) -> slice:
+        """Rows of a plate's kept cells."""
+        return slice(*self._facts["rows"][plate])

@@ -1,0 +1,55 @@
+# Names of clusters and values of cells from the user's tables (config: labels).
+# in:  the tables; merged.zarr, map.zarr or, without it, the sample and its clusters
+# out: labels.zarr, embedding/labels.h5ad, which become parts of atlas.zarr and umap.h5ad
+for path in CONFIG.labels:
+    if not Path(path).is_file():
+        raise WorkflowError(
+            f"labels: {path}: there is no such table: scatlas label writes one, or leave labels out"
+        )
+
+
+rule labels:
+    input:
+        tables=[
+            source for path in CONFIG.labels if (source := local_source(path)) != []
+        ],
+        concat=rules.concat_on_disk.output.manifest,
+        merged=ancient(rules.concat_on_disk.output.merged),
+        map_manifest=[f"{OUT}/manifests/map.json"] if CONFIG.maps_all_cells else [],
+        map=[ancient(f"{OUT}/map.zarr/zarr.json")] if CONFIG.maps_all_cells else [],
+        subset_manifest=rules.subset.output.manifest,
+        subset=ancient(rules.subset.output.subset),
+        leiden_manifest=rules.leiden.output.manifest,
+        leiden=ancient(rules.leiden.output.leiden),
+        script=script("labels"),
+    output:
+        labels=f"{OUT}/labels.zarr/zarr.json",
+        sample=f"{OUT}/embedding/labels.h5ad",
+        manifest=f"{OUT}/manifests/labels.json",
+    log:
+        f"{OUT}/logs/labels.log",
+    benchmark:
+        f"{OUT}/benchmarks/labels/atlas.tsv"
+    retries: 2
+    group:
+        small_atlas
+    conda:
+        "../../envs/cpu.yaml"
+    threads: threads_for("labels")
+    resources:
+        **requests("labels", "small_atlas"),
+    params:
+        tables=CONFIG.labels,
+        stamps=lambda wildcards: [stamp_of(path) for path in CONFIG.labels],
+        merged=subpath(input.merged, parent=True),
+        map=result("--map", "map.zarr", CONFIG.maps_all_cells),
+        labels=subpath(output.labels, parent=True),
+        code=code("labels"),
+    message:
+        "names of clusters and cells"
+    shell:
+        f"{RUN}"
+        " {input.script:q} --tables {params.tables:q} --merged {params.merged:q}"
+        " --concat {input.concat:q} {params.map} --subset {input.subset:q}"
+        " --leiden {input.leiden:q} --labels {params.labels:q} --sample {output.sample:q}"
+        f"{STEP_TAIL}"
