@@ -27,7 +27,12 @@ _SEEN_IN = {
     "median genes": ("figure-qc_violins",),
     "median mt %": ("figure-qc_violins",),
     "shared genes %": ("figure-hvg_overlap",),
-    "cluster distance": ("figure-umap-plate", "table-clusters_by_plate", "table-clusters"),
+    "cluster distance": (
+        "figure-cluster_shares",
+        "figure-umap-plate",
+        "table-clusters_by_plate",
+        "table-clusters",
+    ),
 }
 _MAX_NAMED = 10
 _FEW_KEPT = 0.7
