@@ -97,7 +97,7 @@ def test_odd_plates_have_reasons_with_links(results: Results):
         "#figure-hvg_overlap",
     }
     said = [words(reason) for reason in found.odd[1].reasons]
-    assert "Only 2 counts in its median cell; on other plates about 50 (see the figure)." in said
+    assert "Only 2 counts in its median cell; on other plates about 50 (figure)." in said
     assert found.odd[0].view.href.startswith("explore.html#")
     none = summary_of(results, facts, Explorer(frozenset(), frozenset()))
     assert none.odd[0].view is None

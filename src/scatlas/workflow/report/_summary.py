@@ -220,7 +220,7 @@ def _reason(words: str, href: str | None) -> list[Link]:
     if href is None:
         return [Link(f"{words}.")]
     kind = Link(href.removeprefix("#").partition("-")[0], href)
-    return [Link(f"{words} (see the "), kind, Link(").")]
+    return [Link(f"{words} ("), kind, Link(").")]
 
 
 def _first(wanted: Sequence[str], there: Collection[str]) -> str | None:
