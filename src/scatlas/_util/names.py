@@ -41,7 +41,7 @@ def _cut(names: Sequence[str], longest: int) -> dict[str, str]:
     """Each name by its parts that the fewest other names have."""
     if all(len(name) <= longest for name in names):
         return dict(zip(names, names, strict=True))
-    parts = {name: _parts(name, longest) for name in names}
+    parts = {name: _split_name(name, longest) for name in names}
     n_names = Counter(key for own in parts.values() for key in {*sum(map(tuple, _keys(own)), ())})
     return {
         name: name
@@ -51,7 +51,7 @@ def _cut(names: Sequence[str], longest: int) -> dict[str, str]:
     }
 
 
-def _parts(name: str, longest: int) -> list[str]:
+def _split_name(name: str, longest: int) -> list[str]:
     """Words and numbers of a name; those that take more than half of the letters in pieces."""
     parts = []
     for word in _PARTS.findall(name):
@@ -79,12 +79,12 @@ def _keep_rare(parts: list[str], n_names: list[int], longest: int) -> str:
 
     kept: set[int] = set()
     for i in sorted(range(len(parts)), key=turn):
-        if len(_joined(parts, kept | {i})) <= longest:
+        if len(_join_kept(parts, kept | {i})) <= longest:
             kept.add(i)
-    return _joined(parts, kept)
+    return _join_kept(parts, kept)
 
 
-def _joined(parts: list[str], kept: set[int]) -> str:
+def _join_kept(parts: list[str], kept: set[int]) -> str:
     text = ""
     for i, part in enumerate(parts):
         if i in kept:
