@@ -144,10 +144,8 @@ def _title(n_genes: np.ndarray, n_chosen: np.ndarray) -> str:
     lowest = int(np.flatnonzero(n_chosen)[0])
     text = f"{n_chosen.sum():,} {'gene' if n_chosen.sum() == 1 else 'genes'} in the atlas"
     if n_chosen[lowest] < n_genes[lowest]:
-        some = (
-            f"{n_chosen[lowest]:,} of {n_genes[lowest]:,} variable on {_count_plates(lowest + 1)}"
-        )
-        return f"{text}: {some}" + (", all on more" if n_chosen.size > lowest + 1 else "")
+        some = f"{n_chosen[lowest]:,} of the {n_genes[lowest]:,} variable on {_count_plates(lowest + 1)}"
+        return f"{text}: {some}" + (", and all on more" if n_chosen.size > lowest + 1 else "")
     return f"{text}, variable on {_count_plates(lowest + 1)}" + (
         " or more" if n_chosen.size > lowest + 1 else ""
     )

@@ -198,7 +198,7 @@ def test_hvg_overlap_numbers() -> None:
         (
             ["3", "2", "9"],
             [1, 1, 1],
-            "3 genes in the atlas: 1 of 2 variable on 1 plate, all on more",
+            "3 genes in the atlas: 1 of the 2 variable on 1 plate, and all on more",
         ),
     ],
 )
