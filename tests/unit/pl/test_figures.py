@@ -228,6 +228,7 @@ def of_plates(n: int) -> dict[str, mpl.figure.Figure]:
         "kept": pl.cells_kept(summaries),
         "hvg": pl.hvg_overlap(hvg),
         "hvg_by_plates": pl.genes_by_plates(hvg),
+        "clusters": pl.cluster_shares(pd.DataFrame(rng.integers(0, 90, (12, n)), columns=names)),
     }
 
 
@@ -271,6 +272,23 @@ def test_unusual_plates_are_named_among_many(n_plates) -> None:
         }
         assert named >= set(names[-2:]), figure
         assert len(named) < 12, figure
+
+
+def test_cluster_shares_of_similar_plates_are_side_by_side() -> None:
+    name = "blood of a donor after stimulation, collected in the second visit, lane {}".format
+    table = pd.DataFrame({name(1): [90, 10], name(2): [20, 80], name(3): [45, 5], name(4): [0, 0]})
+    table.index = ["10", "9"]
+    ax = pl.cluster_shares(table).axes[0]
+    names = [text.get_text() for text in ax.get_yticklabels()]
+    assert len(set(names)) == 4
+    shares = dict(zip(names, ax.images[0].get_array().tolist(), strict=True))
+    by_lane = {text[-1]: row for text, row in shares.items()}
+    assert by_lane == {"1": [10, 90], "3": [10, 90], "2": [80, 20], "4": [0, 0]}
+    assert abs([*by_lane].index("1") - [*by_lane].index("3")) == 1
+    assert [text.get_text() for text in ax.get_xticklabels()] == ["9", "10"]
+    assert pl.cluster_shares(table.iloc[:, :1]).axes[0].images[0].get_array().shape == (1, 2)
+    with pytest.raises(InputError, match="no plate or no cluster"):
+        pl.cluster_shares(table.iloc[:0])
 
 
 def test_scree_numbers() -> None:
