@@ -20,21 +20,16 @@ def short_names(names: Iterable[str], longest: int) -> list[str]:
     Only equal names get one text; names that would become one stay longer.
     """
     names = list(names)
-    short = _cut(list(dict.fromkeys(names)), longest)
-    width = float(longest)
-    while clashes := _clashes(short):
-        for group in clashes:
-            short |= _cut(group, int(width))  # what is common within the group
+    short, width = _cut(list(dict.fromkeys(names)), longest), float(longest)
+    while len(set(short.values())) < len(short):
+        groups: dict[str, list[str]] = defaultdict(list)
+        for name, text in short.items():
+            groups[text].append(name)
+        for group in groups.values():
+            if len(group) > 1:
+                short |= _cut(group, int(width))  # what is common within the group
         width *= _GROWTH
     return [short[name] for name in names]
-
-
-def _clashes(short: dict[str, str]) -> list[list[str]]:
-    """Groups of names that have become one text."""
-    groups: dict[str, list[str]] = defaultdict(list)
-    for name, text in short.items():
-        groups[text].append(name)
-    return [group for group in groups.values() if len(group) > 1]
 
 
 def _cut(names: Sequence[str], longest: int) -> dict[str, str]:
