@@ -18,6 +18,7 @@ from scatlas import pl
 from scatlas.errors import InputError
 from scatlas.pl._style import colours, short_names
 from scatlas.pl._umap import _label_positions, _push_apart, categories
+from tests.unit.test_names import LABELS
 
 THRESHOLDS = {"min_genes": 200, "max_genes": None, "max_counts": 40000, "max_pct_mt": 20.0}
 
@@ -272,6 +273,23 @@ def test_unusual_plates_are_named_among_many(n_plates) -> None:
         }
         assert named >= set(names[-2:]), figure
         assert len(named) < 12, figure
+
+
+def test_no_two_long_names_are_drawn_as_one() -> None:
+    """Of plates, captures and groups, in all figures that name each of them."""
+    names, table = LABELS[:24], pd.DataFrame(1.0, LABELS[:24], ["gene"])
+    markers = pd.DataFrame({"group": names, "names": "gene"})
+    captures = dict(zip(names, scores(24).values(), strict=True))
+    drawn = {
+        "kept": pl.cells_kept({name: summary(name, 9, {}) for name in names}),
+        "violins": pl.qc_violins({name: qc_table(9, 0) for name in names}, {}),
+        "overlap": pl.hvg_overlap({name: ["gene"] for name in names}),
+        "doublets": pl.doublet_scores(captures),
+        "dots": pl.marker_dots(table, table, markers),
+        "clusters": pl.cluster_shares(table.T),
+    }
+    for name, figure in drawn.items():
+        assert len({text for text in texts(figure) if "…" in text}) == 24, name
 
 
 def test_cluster_shares_of_similar_plates_are_side_by_side() -> None:
