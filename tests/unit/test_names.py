@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scatlas._util.names import short_names
+from scatlas.workflow.command_line import say_table
 
 # Long names of a set: parts that they share around what differs, with and without words.
 _WORDS = st.sampled_from(["donor", "lane", "LPS", "day", "GSM", "1", "12", "007", "é", "細胞", "…"])
@@ -56,3 +57,10 @@ def test_short_names_stay_as_they_are():
     ]
     assert short_names(["abcdefghijkl"], 9) == ["abc…jkl"]
     assert short_names([], 9) == []
+
+
+def test_tables_of_the_terminal_keep_rows_apart(capsys: pytest.CaptureFixture[str]):
+    say_table([["plate", "cells"], *([name, f"{i}"] for i, name in enumerate(LABELS))])
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert len({row.rpartition("  ")[0] for row in rows}) == 60
+    assert max(map(len, [head, *rows])) <= 56

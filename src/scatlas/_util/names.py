@@ -20,28 +20,23 @@ def short_names(names: Iterable[str], longest: int) -> list[str]:
     Only equal names get one text; names that would become one stay longer.
     """
     names = list(names)
-    short = _cut(list(dict.fromkeys(names)), longest)
-    width = float(longest)
-    while clashes := _clashes(short):
-        for group in clashes:
-            short |= _cut(group, int(width))  # what is common within the group
+    short, width = _cut(list(dict.fromkeys(names)), longest), float(longest)
+    while len(set(short.values())) < len(short):
+        groups: dict[str, list[str]] = defaultdict(list)
+        for name, text in short.items():
+            groups[text].append(name)
+        for group in groups.values():
+            if len(group) > 1:
+                short |= _cut(group, int(width))  # what is common within the group
         width *= _GROWTH
     return [short[name] for name in names]
-
-
-def _clashes(short: dict[str, str]) -> list[list[str]]:
-    """Groups of names that have become one text."""
-    groups: dict[str, list[str]] = defaultdict(list)
-    for name, text in short.items():
-        groups[text].append(name)
-    return [group for group in groups.values() if len(group) > 1]
 
 
 def _cut(names: Sequence[str], longest: int) -> dict[str, str]:
     """Each name by its parts that the fewest other names have."""
     if all(len(name) <= longest for name in names):
         return dict(zip(names, names, strict=True))
-    parts = {name: _parts(name, longest) for name in names}
+    parts = {name: _split_name(name, longest) for name in names}
     n_names = Counter(key for own in parts.values() for key in {*sum(map(tuple, _keys(own)), ())})
     return {
         name: name
@@ -51,7 +46,7 @@ def _cut(names: Sequence[str], longest: int) -> dict[str, str]:
     }
 
 
-def _parts(name: str, longest: int) -> list[str]:
+def _split_name(name: str, longest: int) -> list[str]:
     """Words and numbers of a name; those that take more than half of the letters in pieces."""
     parts = []
     for word in _PARTS.findall(name):
@@ -79,12 +74,12 @@ def _keep_rare(parts: list[str], n_names: list[int], longest: int) -> str:
 
     kept: set[int] = set()
     for i in sorted(range(len(parts)), key=turn):
-        if len(_joined(parts, kept | {i})) <= longest:
+        if len(_join_kept(parts, kept | {i})) <= longest:
             kept.add(i)
-    return _joined(parts, kept)
+    return _join_kept(parts, kept)
 
 
-def _joined(parts: list[str], kept: set[int]) -> str:
+def _join_kept(parts: list[str], kept: set[int]) -> str:
     text = ""
     for i, part in enumerate(parts):
         if i in kept:

@@ -17,15 +17,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _NAMED_PLATES = 100
-_NAMED_CLUSTERS = 60
 
 
 @styled
 def cluster_shares(n_cells: pd.DataFrame) -> Figure:
     """Share of each plate's cells in each cluster, similar plates side by side.
 
-    Up to 100 plates and 60 clusters are named. Shares of one colour with the highest hundredth are
-    not told apart.
+    Up to 100 plates are named. The highest hundredth of the shares has one colour.
 
     Parameters
     ----------
@@ -49,8 +47,9 @@ def cluster_shares(n_cells: pd.DataFrame) -> Figure:
         shares, n_cells = shares[order], n_cells.iloc[:, order]
     n_plates, n_clusters = shares.shape
     named = n_plates <= _NAMED_PLATES
-    width = 3.2 + min(9.0, max(2.4, 0.24 * n_clusters))
-    made = figure(width, 1.4 + (0.14 * n_plates if named else 6.0))
+    made = figure(
+        3.2 + min(9.0, max(2.4, 0.24 * n_clusters)), 1.4 + (0.14 * n_plates if named else 6.0)
+    )
     ax = made.subplots()
     top = max(1.0, float(np.percentile(shares, 99)))
     image = ax.imshow(
@@ -58,9 +57,8 @@ def cluster_shares(n_cells: pd.DataFrame) -> Figure:
     )
     names = short_names(map(str, n_cells.columns), MAX_LETTERS) if named else []
     ax.set_yticks(range(len(names)), names, fontsize=7)
-    if n_clusters <= _NAMED_CLUSTERS:
-        clusters = short_names(map(str, n_cells.index), MAX_LETTERS)
-        ax.set_xticks(range(n_clusters), clusters, rotation=90, fontsize=7)
+    clusters = short_names(map(str, n_cells.index), MAX_LETTERS)
+    ax.set_xticks(range(n_clusters), clusters, rotation=90, fontsize=7)
     ax.set(xlabel="cluster", ylabel="" if named else f"{n_plates} plates")
     ax.tick_params(length=0)
     ax.grid(visible=False)

@@ -147,14 +147,11 @@ def _title(n_genes: np.ndarray, n_chosen: np.ndarray) -> str:
         return "no gene in the atlas"
     lowest = int(np.flatnonzero(n_chosen)[0])
     text = f"{n_chosen.sum():,} {'gene' if n_chosen.sum() == 1 else 'genes'} in the atlas"
+    plates, is_last = _count_plates(lowest + 1), n_chosen.size == lowest + 1
     if n_chosen[lowest] < n_genes[lowest]:
-        some = (
-            f"{n_chosen[lowest]:,} of {n_genes[lowest]:,} variable on {_count_plates(lowest + 1)}"
-        )
-        return f"{text}: {some}" + (", all on more" if n_chosen.size > lowest + 1 else "")
-    return f"{text}, variable on {_count_plates(lowest + 1)}" + (
-        " or more" if n_chosen.size > lowest + 1 else ""
-    )
+        some = f"{n_chosen[lowest]:,} of the {n_genes[lowest]:,} variable on {plates}"
+        return f"{text}: {some}{'' if is_last else ', and all on more'}"
+    return f"{text}, variable on {plates}{'' if is_last else ' or more'}"
 
 
 def _count_plates(n: int) -> str:

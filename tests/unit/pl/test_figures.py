@@ -21,6 +21,7 @@ from scatlas.errors import InputError
 from scatlas.pl._cell_values import categories
 from scatlas.pl._style import colours, short_names
 from scatlas.pl._umap import _label_positions, _push_apart
+from tests.unit.test_names import LABELS
 
 THRESHOLDS = {"min_genes": 200, "max_genes": None, "max_counts": 40000, "max_pct_mt": 20.0}
 
@@ -260,7 +261,7 @@ def test_hvg_overlap_numbers() -> None:
         (
             ["3", "2", "9"],
             [1, 1, 1],
-            "3 genes in the atlas: 1 of 2 variable on 1 plate, all on more",
+            "3 genes in the atlas: 1 of the 2 variable on 1 plate, and all on more",
         ),
     ],
 )
@@ -290,6 +291,7 @@ def of_plates(n: int) -> dict[str, mpl.figure.Figure]:
         "kept": pl.cells_kept(summaries),
         "hvg": pl.hvg_overlap(hvg),
         "hvg_by_plates": pl.genes_by_plates(hvg),
+        "clusters": pl.cluster_shares(pd.DataFrame(rng.integers(0, 90, (12, n)), columns=names)),
     }
 
 
@@ -333,6 +335,40 @@ def test_unusual_plates_are_named_among_many(n_plates) -> None:
         }
         assert named >= set(names[-2:]), figure
         assert len(named) < 12, figure
+
+
+def test_no_two_long_names_are_drawn_as_one() -> None:
+    """Of plates, captures and groups, in all figures that name each of them."""
+    names, table = LABELS[:24], pd.DataFrame(1.0, LABELS[:24], ["gene"])
+    markers = pd.DataFrame({"group": names, "names": "gene"})
+    captures = dict(zip(names, scores(24).values(), strict=True))
+    drawn = {
+        "kept": pl.cells_kept({name: summary(name, 9, {}) for name in names}),
+        "violins": pl.qc_violins({name: qc_table(9, 0) for name in names}, {}),
+        "overlap": pl.hvg_overlap({name: ["gene"] for name in names}),
+        "doublets": pl.doublet_scores(captures),
+        "dots": pl.marker_dots(table, table, markers),
+        "clusters": pl.cluster_shares(table.T),
+    }
+    for name, figure in drawn.items():
+        assert len({text for text in texts(figure) if "…" in text}) == 24, name
+
+
+def test_cluster_shares_of_similar_plates_are_side_by_side() -> None:
+    name = "blood of a donor after stimulation, collected in the second visit, lane {}".format
+    table = pd.DataFrame({name(1): [90, 10], name(2): [20, 80], name(3): [45, 5], name(4): [0, 0]})
+    table.index = ["10", "9"]
+    ax = pl.cluster_shares(table).axes[0]
+    names = [text.get_text() for text in ax.get_yticklabels()]
+    assert len(set(names)) == 4
+    shares = dict(zip(names, ax.images[0].get_array().tolist(), strict=True))
+    by_lane = {text[-1]: row for text, row in shares.items()}
+    assert by_lane == {"1": [10, 90], "3": [10, 90], "2": [80, 20], "4": [0, 0]}
+    assert abs([*by_lane].index("1") - [*by_lane].index("3")) == 1
+    assert [text.get_text() for text in ax.get_xticklabels()] == ["9", "10"]
+    assert pl.cluster_shares(table.iloc[:, :1]).axes[0].images[0].get_array().shape == (1, 2)
+    with pytest.raises(InputError, match="no plate or no cluster"):
+        pl.cluster_shares(table.iloc[:0])
 
 
 def test_scree_numbers() -> None:

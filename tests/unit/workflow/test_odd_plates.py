@@ -83,7 +83,7 @@ def test_the_limit_names_few_plates_by_chance(n: int):
         ("median genes", 500, "Only 500 genes in its median cell; on other plates about "),
         ("median mt %", 45, "45.0% mitochondrial counts in its median cell; on other plates "),
         ("shared genes %", 20, "Only 20% of its variable genes are in the atlas; of other "),
-        ("cluster distance", 0.9, "Its cells are in other clusters than usual (distance 0.90; "),
+        ("cluster distance", 0.9, "Its cells are in other clusters than usual: distance 0.90; "),
     ],
 )
 def test_a_planted_plate_is_named(n: int, fact: str, value: float, said: str):

@@ -384,7 +384,9 @@ def test_columns_that_the_page_leaves_out_are_counted(
     monkeypatch.setattr("scatlas.workflow.report._build._MAX_COLUMNS", 2)
     make_report(tmp_path, with_atlas[1])
     page = (tmp_path / "report.html").read_text()
-    assert "and 3 more columns in tables/clusters_by_plate.tsv" in page
+    assert "and 5 more columns in tables/clusters.tsv" in page  # cell lines, and none
+    assert "table-clusters_by_plate" not in page
+    assert "clusters_by_plate.tsv" in page
     assert (tmp_path / "figures/cluster_shares.png").is_file()
     assert 'id="figure-cluster_shares"' in page
     table = pd.read_csv(tmp_path / "tables/clusters_by_plate.tsv", sep="\t", index_col=0)

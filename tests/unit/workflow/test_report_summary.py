@@ -38,11 +38,13 @@ def facts_of(results: Results) -> pd.DataFrame:
     return facts.set_axis(pd.Index(results.qc, name="plate"))
 
 
-def summary_of(results: Results, facts: pd.DataFrame, explorer: Explorer = EVERYTHING) -> Summary:
+def summary_of(
+    results: Results, facts: pd.DataFrame, explorer: Explorer = EVERYTHING, **config: object
+) -> Summary:
     clusters = results.clusters_by_plate
     anchors = Anchors.number(results, list(clusters.index))
     comparison = PlateComparison(facts)
-    return summarize(results, CONFIG, comparison, clusters, anchors, explorer, THERE)
+    return summarize(results, CONFIG | config, comparison, clusters, anchors, explorer, THERE)
 
 
 def words(links: list[Link]) -> str:
@@ -63,6 +65,16 @@ def test_facts_are_in_plain_words(results: Results):
     said = summary_of(left, facts_of(results)).facts[1]
     assert words(said) == "1 plate was left out as unusable."
     assert said[0].href == "#table-left_out"
+
+
+def test_the_next_steps_are_those_that_were_not_done(results: Results):
+    steps = summary_of(results, facts_of(results)).following
+    assert [words(step)[:4] for step in steps] == ["Name", "Corr", "Comp"]
+    assert [link.text for step in steps for link in step if link.is_code] == [
+        *("scatlas label", "integrate: {key: [plate]}", "pseudobulk")
+    ]
+    mixed = summary_of(results, facts_of(results), integrate={"key": ["plate"]}).following
+    assert mixed == [steps[0], steps[2]]
 
 
 def test_nothing_odd_is_stated(results: Results):
@@ -97,7 +109,7 @@ def test_odd_plates_have_reasons_with_links(results: Results):
         "#figure-hvg_overlap",
     }
     said = [words(reason) for reason in found.odd[1].reasons]
-    assert "Only 2 counts in its median cell; on other plates about 50 (see the figure)." in said
+    assert "Only 2 counts in its median cell; on other plates about 50 (figure)." in said
     assert found.odd[0].view.href.startswith("explore.html#")
     none = summary_of(results, facts, Explorer(frozenset(), frozenset()))
     assert none.odd[0].view is None

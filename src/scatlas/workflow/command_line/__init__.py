@@ -6,12 +6,14 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from scatlas._util.names import short_names
 from scatlas._version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+_MAX_LETTERS = 48  # of a name in a table
 # Exit status of all commands, and what each means.
 DONE, PROBLEM, USAGE = 0, 1, 2
 EXIT_CODES = {
@@ -71,7 +73,9 @@ def say_json(command: str, config: Path, errors: Sequence[Problem], **found: Any
 
 
 def say_table(rows: Sequence[Sequence[str]]) -> None:
-    """Print rows with aligned columns; the first row is the header."""
+    """Print rows with aligned columns; the first row is the header, and the first column names."""
+    names = short_names([row[0] for row in rows], _MAX_LETTERS)
+    rows = [[name, *row[1:]] for name, row in zip(names, rows, strict=True)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))

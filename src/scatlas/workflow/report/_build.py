@@ -253,17 +253,22 @@ def _clusters(writer: ReportWriter, results: Results, links: Links) -> Items:
     column = "cell_line" if "cell_line" in columns else "plate"
     items: Items = []
     # Snakemake expects the picture for the plates of the sheet.
-    if len(results.qc) + len(results.left_out or ()) > _MAX_COLUMNS:
+    many = len(results.qc) + len(results.left_out or ()) > _MAX_COLUMNS
+    if many:
         said = f"Heat map of the shares of {len(by_plate)} clusters in the cells of each plate."
-        items.append(writer.picture("cluster_shares", partial(pl.cluster_shares, by_plate), said))
+        draw = partial(pl.cluster_shares, by_plate)
+        items.append(writer.picture("cluster_shares", draw, said, has_table=bool(cells)))
     values = cells.crosstab(column) if cells else _tables.crosstab(results.cells.obs, column)
     table = _tables.clusters(values, column, results.labels.names)
+    n_facts = table.shape[1] - values.shape[1]
     items.append(
         writer.table(
             "clusters",
             "Clusters",
             table,
-            shown=partial(_without_many, n_facts=table.shape[1] - values.shape[1]),
+            shown=lambda table: (
+                table if values.shape[1] <= _MAX_COLUMNS else table.iloc[:, :n_facts]
+            ),
             names=[f"most common {column}"],
             links=links,
         )
@@ -271,14 +276,9 @@ def _clusters(writer: ReportWriter, results: Results, links: Links) -> Items:
     if cells:
         by_plate = by_plate.copy()
         by_plate.insert(0, "all plates", by_plate.sum(axis=1))
-        shown = partial(_without_many, n_facts=1)
-        items.append(writer.table("clusters_by_plate", "Clusters by plate", by_plate, shown=shown))
+        by_plate_table = writer.table("clusters_by_plate", "Clusters by plate", by_plate)
+        items += [] if many else [by_plate_table]
     return items
-
-
-def _without_many(table: pd.DataFrame, *, n_facts: int) -> pd.DataFrame:
-    """Without the columns of values, where these are too many to read."""
-    return table if table.shape[1] - n_facts <= _MAX_COLUMNS else table.iloc[:, :n_facts]
 
 
 def _markers(writer: ReportWriter, results: Results, links: Links) -> Items:

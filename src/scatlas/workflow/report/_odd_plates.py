@@ -59,8 +59,8 @@ FACTS = (
          "on other plates about {x:.1f}%", 2.0),
     Fact("shared genes %", "{x:.0f}% of its variable genes are in the atlas",
          "of other plates about {x:.0f}%", 5.0),
-    Fact("cluster distance", "its cells are in other clusters than usual (distance {x:.2f}",
-         "other plates about {x:.2f})", 0.1, only_high=True),
+    Fact("cluster distance", "its cells are in other clusters than usual: distance {x:.2f}",
+         "other plates about {x:.2f}", 0.1, only_high=True),
 )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+import struct
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -62,11 +63,17 @@ class Picture:
     name: str
     alt: str
     caption: Markup
-    data: str
+    data: str  # a PNG in base 64
 
     @property
     def id(self) -> str:
         return f"figure-{self.name}"
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether it needs the width of the page, as a map with a long legend."""
+        width, height = struct.unpack(">II", base64.b64decode(self.data[:32])[16:24])
+        return bool(width > 1.4 * height)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,12 @@ _SEEN_IN = {
     "median genes": ("figure-qc_violins",),
     "median mt %": ("figure-qc_violins",),
     "shared genes %": ("figure-hvg_overlap",),
-    "cluster distance": ("figure-umap-plate", "table-clusters_by_plate", "table-clusters"),
+    "cluster distance": (
+        "figure-cluster_shares",
+        "figure-umap-plate",
+        "table-clusters_by_plate",
+        "table-clusters",
+    ),
 }
 _MAX_NAMED = 10
 _FEW_KEPT = 0.7
@@ -238,7 +243,7 @@ def _reason(words: str, href: str | None) -> list[Link]:
     if href is None:
         return [Link(f"{words}.")]
     kind = Link(href.removeprefix("#").partition("-")[0], href)
-    return [Link(f"{words} (see the "), kind, Link(").")]
+    return [Link(f"{words} ("), kind, Link(").")]
 
 
 def _first(wanted: Sequence[str], there: Collection[str]) -> str | None:
