@@ -116,7 +116,9 @@ def without_doubtful_calls(
         if n < wanted.min_cells:
             doubt = f"{n:,} cells are too few to tell doublets (doublets.min_cells)"
         elif rate > MAX_RATIO * expected or rate < expected / MAX_RATIO:
-            doubt = f"by their scores {rate:.1%} of the cells are doublets, not {expected:.1%}"
+            doubt = (
+                f"by their scores {rate:.1%} of the cells are doublets, {expected:.1%} are expected"
+            )
         else:
             continue
         if n < wanted.min_cells or rate > expected:

@@ -276,6 +276,9 @@ _RULES = {
     "min_genes": "too few genes",
     "max_genes": "too many genes",
     "max_pct_mt": "too mitochondrial",
+    "mads_genes": "unusual genes",
+    "mads_counts": "unusual counts",
+    "mads_pct_mt": "unusual mitochondrial",
     "doublets": "doublets",
 }
 

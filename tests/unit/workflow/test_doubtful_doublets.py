@@ -41,10 +41,15 @@ def scores(n_cells: int, n_doublets: int, *, detectable: float = 1.0) -> Scores:
     [
         (scores(600, 30), {}, 30, None),
         (scores(600, 88), {}, 88, None),
-        (scores(600, 95), {}, 0, "by their scores 15.8% of the cells are doublets, not 5.0%: none"),
+        (
+            scores(600, 95),
+            {},
+            0,
+            "by their scores 15.8% of the cells are doublets, 5.0% are expected: none",
+        ),
         # A tenth of the simulated doublets are above the threshold, so there are ten times as many.
         (scores(600, 12, detectable=0.1), {}, 0, "by their scores 20.0% of the cells"),
-        (scores(600, 6), {}, 6, "by their scores 1.0% of the cells are doublets, not 5.0%: look"),
+        (scores(600, 6), {}, 6, "by their scores 1.0% of the cells are doublets, 5.0% are"),
         (scores(499, 25), {}, 0, "499 cells are too few to tell doublets (doublets.min_cells)"),
         (scores(499, 25), {"min_cells": 100}, 25, None),
         (scores(60, 40), {"threshold": 0.3}, 40, None),

@@ -20,7 +20,7 @@ from scatlas._version import __version__
 from scatlas.errors import InputError
 from scatlas.io.files.checksums import write_json
 from scatlas.workflow.report import Results, _tables
-from scatlas.workflow.report._build import _milestones
+from scatlas.workflow.report._build import _milestones, compare_plates
 from scatlas.workflow.report._page import ReportWriter, caption, cell_texts, write_page
 from scatlas.workflow.report._results import AtlasMap
 from tests.helpers.report_files import CAPTIONS, CONFIG, make_report, make_results
@@ -143,7 +143,7 @@ def test_doublets_have_their_histograms_and_rates(run, tmp_path: Path) -> None:
     assert table.loc["plate1, a"].tolist()[:6] == [100, 0.5, 8, 8.0, 40.0, 20.0]
     assert table.loc["plate1, b"].isna().tolist() == [False, True, False, False, True, True, False]
     assert table["doubt"].fillna("").tolist() == ["", "40 cells are too few", ""]
-    said = "Doublets of plate1, b, 40 cells are too few: "
+    said = "Doublets are in doubt in 1 of 3 captures: "
     assert said in (tmp_path / "report.html").read_text()
 
 
@@ -286,7 +286,8 @@ def test_bounds_have_a_table_and_doubts_are_said(run, tmp_path: Path) -> None:
     page = (tmp_path / "report.html").read_text()
     assert "plate2 keeps only 35% of its cells: " in page
     assert "Too small to choose genes (consensus.min_cells): plate2." in page
-    # Only two plates choose genes.
+    # Only two plates choose genes, and what a third one shares is not odd.
+    assert np.isnan(compare_plates(few).facts.loc["plate2", "shared genes %"])
     consensus = pd.read_csv(tmp_path / "tables/consensus.tsv", sep="\t", index_col="plates")
     assert list(consensus.index) == [1, 2]
 

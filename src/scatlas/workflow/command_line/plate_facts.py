@@ -140,15 +140,16 @@ def _without_empty(metrics: pd.DataFrame) -> tuple[pd.DataFrame, int, list[str]]
 N_MADS = 5
 # The bounds of fewer cells are uncertain by more than a tenth: they shape none, if others do.
 MIN_CELLS = 100
-# A plate is unlike the others, by their medians, whose cells have a quarter of the genes, or
+
+# Unlike the others, by their medians, is a plate whose cells have a quarter of the genes, or
 # numbers of genes that spread twice as far, or an upper bound on mitochondrial shares that is twice
 # as high and 10 points higher. Plates that are sequenced more or less deeply are not unlike.
 _FEW_GENES, _WIDE, _HIGH_MT, _MT_POINTS = 0.25, 2, 2, 10
 
 
 def unlike_others(plates: Mapping[str, pd.DataFrame]) -> dict[str, str]:
-    """Plates whose cells look damaged beside those of most others, and how. Nothing is said of
-    fewer than three plates with 100 cells, or where it would be half of them.
+    """Plates whose cells look damaged beside those of most others, and how; none of fewer than
+    three plates with 100 cells, and none where it would be half of them.
     """
     facts = {}
     for name, metrics in plates.items():

@@ -184,7 +184,7 @@ class QC(Section):
         "Also drop the cells unlike the others of their plate: those whose counts or genes, as",
         "log(1 + x), are farther from its median than this many median absolute deviations (5",
         "is usual), and those whose mitochondrial percentage is more than 3 deviations, and at",
-        "least 8 points, above it. Each plate has bounds of its own, of the cells that pass the",
+        "least 8 points, above it. Each plate has its own bounds, of the cells that pass the",
         "condition and the bounds above; the report has a table. null: no such bounds.",
     )
     by: Text = described(

@@ -112,7 +112,8 @@ def compare_plates(results: Results) -> PlateComparison:
     facts = facts_of_plates(
         results.qc_summaries,
         results.median_pct_mt,
-        results.variable_genes,
+        # A plate that chooses no genes of the atlas shares few, which is not odd.
+        dict.fromkeys(results.variable_genes, ()) | results.choosing_genes,
         results.ranked,
         results.clusters_by_plate,
     )

@@ -207,15 +207,20 @@ def _next_steps(results: Results, config: Mapping[str, Any]) -> list[list[Link]]
 
 def _in_doubt(results: Results) -> list[list[Link]]:
     """Plates that keep under half of their cells, and captures whose doublets are in doubt."""
-    texts: list[tuple[str, str]] = []
-    for name, plate in results.qc_summaries.items():
-        if 2 * plate["n_kept"] < plate["n_cells"]:
-            share = plate["n_kept"] / plate["n_cells"]
-            texts.append((f"{name} keeps only {share:.0%} of its cells: ", "thresholds"))
-    for name, facts in results.doublet_facts.items():
-        if "doubt" in facts:
-            texts.append((f"Doublets of {name}, {facts['doubt']}: ", "doublet_rates"))
-    return [[Link(text), Link("table", f"#table-{table}")] for text, table in texts[:_MAX_NAMED]]
+    plates, captures = results.qc_summaries, results.doublet_facts.values()
+    kept = {name: plate["n_kept"] / max(1, plate["n_cells"]) for name, plate in plates.items()}
+    few = [name for name in kept if kept[name] < 0.5]
+    look = [
+        [
+            Link(f"{name} keeps only {kept[name]:.0%} of its cells: "),
+            Link("bounds", "#table-thresholds"),
+        ]
+        for name in few[:_MAX_NAMED]
+    ]
+    if n := sum("doubt" in capture for capture in captures):
+        words = f"Doublets are in doubt in {n:,} of {count(len(captures), 'capture')}: "
+        look.append([Link(words), Link("why", "#table-doublet_rates")])
+    return look
 
 
 def clusters_of_one_plate(by_cluster: pd.DataFrame) -> dict[str, list[str]]:
