@@ -363,6 +363,37 @@ def test_picture_and_legend_are_saved(tab: Tab, made: Made):
     )
 
 
+def test_a_dark_page_saves_white_pictures(tab: Tab, made: Made):
+    tab.show(made.page, "#color=column:phase&theme=dark")
+    first = (
+        "const ground = (i) => [...i.getContext('2d').getImageData(2, 2, 1, 1).data].slice(0, 3);"
+    )
+    ground = f"{first} return ground(explorer.views[0].snapshot(explorer.camera(0), 'auto'))"
+    page = "getComputedStyle(document.body).backgroundColor"
+    assert tab.run(ground) == [22, 25, 29]
+    assert tab.run(f"return {page}") == "rgb(22, 25, 29)"
+    tab.run(SAVED)
+    tab.click("#save-png")
+    tab.wait("window.saved.length")
+    saved = tab.run(
+        f"{first} const image = await createImageBitmap(window.saved[0]);"
+        "const copy = new OffscreenCanvas(image.width, image.height);"
+        "copy.getContext('2d').drawImage(image, 0, 0); return ground(copy)"
+    )
+    assert saved == [255, 255, 255]
+    settled(tab)
+    assert tab.run(ground) == [22, 25, 29], "dark again"
+    tab.click("#dark")
+    settled(tab)
+    assert tab.run(ground) == [255, 255, 255]
+    assert tab.run(f"return {page}") == "rgb(255, 255, 255)"
+    # The reader's system is light: no choice is left that the address would keep.
+    assert "theme" not in tab.run("return location.hash")
+    tab.click("#dark")
+    settled(tab)
+    assert "theme=dark" in tab.run("return location.hash")
+
+
 def test_a_screen_reader_hears_the_view(tab: Tab, made: Made):
     tab.show(made.page, "#color=column:phase")
     spoken = tab.text("#description")
@@ -389,6 +420,11 @@ def test_it_fits_a_telephone(tab: Tab, made: Made):
         content, window = tab.run(f"return [{page}.scrollWidth, {page}.clientWidth]")
         assert content <= window
         assert 370 <= window <= 390  # a bar for scrolling takes some
+        seen = "[...document.querySelectorAll('.tools button')].filter((e) => e.checkVisibility())"
+        assert tab.run(f"return new Set({seen}.map((e) => e.offsetTop)).size") == 1, "one row"
+        tab.click("#more")
+        assert tab.run(f"return {seen}.map((e) => e.id)")[-3:] == ["save-png", "save-svg", "help"]
+        tab.click("#more")
         _, _, map_width, map_height = stage(tab)
         assert map_width == window
         assert map_height > 250

@@ -78,7 +78,7 @@ def changed(built: Project, tmp_path_factory: pytest.TempPathFactory) -> Project
     """Markers of the sample's clusters and of a label, with those by Wilcoxon."""
     copy = built.copied(tmp_path_factory.mktemp("markers"))
     markers = {"by": ["leiden", "donor"], "n_genes": 7, "min_fold_change": 0, "wilcoxon": True}
-    copy.change(markers=markers, map={"cells": "sample"})
+    copy.change(markers=markers, map={"cells": "sample"}, report={"formats": ["pdf"]})
     # The sample comes from the atlas now, not from the store before its map.
     assert copy.build() == STEPS | {"atlas", "subset", *SAMPLE_STEPS}
     return copy
@@ -98,6 +98,9 @@ def test_without_a_map_the_sampled_cells_have_clusters(changed: Project, plates:
 def test_wilcoxon_ranks_the_genes_of_the_sample(changed: Project):
     sample = ad.read_h5ad(changed.results / "umap.h5ad")
     found = table_of(changed, "markers_wilcoxon")
+    figures = {path.name for path in (changed.results / "figures/markers_dots").glob("[!.]*")}
+    assert figures == {f"{by}.{form}" for by in ("leiden", "donor") for form in ("png", "pdf")}
+    assert (changed.results / "figures/cells_kept.pdf").read_bytes().startswith(b"%PDF")
     assert (found.groupby(["by", "group"]).size() == 7).all()
     assert set(found["names"]) <= set(sample.var_names)
     for by in ("leiden", "donor"):

@@ -50,7 +50,8 @@ class CellValues:
         if name in obs:
             return get_column(obs, name, option).infer_objects()
         try:
-            return pd.Series(gene(self._source, name, layer=self._layer), name=name)
+            found = gene(self._source, name, layer=self._layer)
+            return pd.Series(found.astype(np.float64), name=name)  # few whole numbers are no names
         except InputError as error:
             there = ", ".join(map(str, obs.columns)) or "none"
             msg = f"obs has no column {name!r} ({option}), it has {there}; and {error}"

@@ -42,6 +42,8 @@ _NOT_EXECUTED = re.compile(
 _COMMENT = re.compile("#.*")
 # Kernels that a file dispatches to ("linalg.gram"), and CUDA sources that it loads ("linalg/gram").
 _KERNEL_CALL = re.compile(r"\b(kernels_for|kernel)\(\s*\"([\w./]+)\"")
+# The folder of an HTML page, beside the module that writes it.
+_PAGE = re.compile(r"parent / \"page\"$", re.MULTILINE)
 _SUFFIXES = {".py", ".cu", ".html", ".css", ".js"}
 # Modules of an operation; `scatlas.kernels.dispatch.kernels_for` chooses between them.
 _KERNEL_MODULES = ("scatlas.kernels.{}_cpu", "scatlas.kernels.{}_gpu")
@@ -79,18 +81,21 @@ def _imported_files(path: Path, changed: int) -> frozenset[Path]:
             files |= _module_files(module)
     folder = _ROOT / "kernels"
     cuda_files = {folder / f"{name}.cu" for name in source.kernels}
+    page_files = set((path.parent / "page").iterdir()) if source.has_page else set()
     cuda_files |= {folder / "build/common.cuh"} if source.kernels else set()
-    return frozenset(files | {file for file in cuda_files if file.is_file()})
+    return frozenset(files | page_files | {file for file in cuda_files if file.is_file()})
 
 
 class _Source(NamedTuple):
     """Module and name of each import of a file that runs (the name is empty for a module), its CUDA
-    sources, and the module of each imported name, also of names for type checkers alone.
+    sources, the module of each imported name, also of names for type checkers alone, and whether it
+    writes a page.
     """
 
     imports: list[tuple[str, str]]
     kernels: list[str]
     origins: dict[str, str]
+    has_page: bool
 
 
 @cache
@@ -105,6 +110,7 @@ def _parse(path: Path, _changed: int) -> _Source:
         kernels=[name for function, name in calls if function == "kernel"],
         # The first of several.
         origins={name: module for module, name in reversed([*_import_statements(text)])},
+        has_page=bool(_PAGE.search(executed)),
     )
 
 

@@ -373,6 +373,7 @@ def run_main(main: Callable[[], None], *, blocks: bool = True) -> None:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr
     )
+    logging.getLogger("fontTools").setLevel(logging.WARNING)  # a thousand lines for each PDF
     logging.captureWarnings(capture=True)
     # Python puts the script's folder first on the path, where umap.py hides the package umap.
     folder = str(Path(sys.argv[0]).resolve().parent)

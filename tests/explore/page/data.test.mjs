@@ -4,7 +4,8 @@ import { test } from "node:test";
 import { deflateRawSync } from "node:zlib";
 import { PAGE } from "./page.mjs";
 
-const { categoryColours, expressionColour, hexOfRgb, MISSING, viridis } = await PAGE("colours");
+const colours = await PAGE("colours");
+const { categoryColours, expressionColour, hexOfRgb, setScheme, viridis } = colours;
 const density = await PAGE("density");
 const { discInsets } = await PAGE("canvas");
 const { Camera } = await PAGE("camera");
@@ -46,17 +47,33 @@ test("few categories have the colours of Okabe and Ito, many differ", () => {
 test("scales of numbers end where they should", () => {
   assert.equal(hexOfRgb(viridis(0)), "#440154");
   assert.equal(hexOfRgb(viridis(7)), "#fde725");
-  assert.deepEqual(expressionColour(0), MISSING);
+  assert.deepEqual(expressionColour(0), colours.scheme.missing);
+});
+
+test("colours are seen on a light page and on a dark one", () => {
+  const linear = (v) => (v <= 10 ? v / 3295 : ((v / 255 + 0.055) / 1.055) ** 2.4);
+  const luminance = (rgb) => 0.05 + rgb.reduce((sum, v, i) => sum + [0.2126, 0.7152, 0.0722][i] * linear(v), 0);
+  const contrast = (rgb) => {
+    const ratio = luminance(rgb) / luminance(colours.scheme.paper);
+    return Math.max(ratio, 1 / ratio);
+  };
+  for (const name of ["dark", "light"]) {
+    setScheme(name);
+    for (const n of [7, 60, 380]) assert.ok(Math.min(...categoryColours(n).map(contrast)) > 2, name);
+    assert.ok(contrast(expressionColour(1)) > 10, `${name}: many counts stand out`);
+    assert.ok(contrast(expressionColour(0)) < contrast(expressionColour(0.5)));
+    assert.ok(contrast(colours.scheme.plain) > 4.5);
+  }
 });
 
 test("a picture of levels has the mean colour of the visible ones", () => {
   const counts = Float64Array.of(0, 4, 0, 0);
   const histogram = { side: 2, keys: Uint32Array.of(1, 5), counts: Float64Array.of(3, 1) };
-  const colours = [[200, 0, 0], [0, 100, 0]];
-  const all = density.pictureOfLevels(counts, 2, histogram, colours, () => true);
+  const levels = [[200, 0, 0], [0, 100, 0]];
+  const all = density.pictureOfLevels(counts, 2, histogram, levels, () => true);
   assert.deepEqual([...all.rgba.slice(4, 7)], [150, 25, 0]);
   assert.equal(all.rgba[3], 0, "a pixel without cells is empty");
-  const one = density.pictureOfLevels(counts, 2, histogram, colours, (level) => level === 1);
+  const one = density.pictureOfLevels(counts, 2, histogram, levels, (level) => level === 1);
   assert.deepEqual([...one.rgba.slice(4, 7)], [0, 100, 0]);
 });
 

@@ -29,7 +29,7 @@ def cells() -> ad.AnnData:
     obs["total"] = counts.sum(axis=1).astype(np.float32)
     x = sparse.csr_matrix(np.log1p(counts).astype(np.float32))
     found = ad.AnnData(x, obs=obs, var=pd.DataFrame(index=GENES))
-    found.layers["counts"] = sparse.csr_matrix(counts.astype(np.float32))
+    found.layers["counts"] = sparse.csr_matrix(counts.astype(np.int32))
     found.obsm["X_umap"] = rng.normal(size=(500, 2)).astype(np.float32)
     return found
 

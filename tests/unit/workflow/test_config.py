@@ -128,7 +128,7 @@ def test_the_presets_of_one_plate_are_the_published_notebooks():
         "consensus": DEFAULTS["consensus"] | {"min_plates": 1},
         "scale": {"zero_center": False, "max_value": None},
         "pca": {"n_comps": 100, "zero_center": True},
-        "report": {"colors": ["leiden"]},
+        "report": DEFAULTS["report"] | {"colors": ["leiden"]},
     }
     bounds = DEFAULTS["qc"] | {"min_genes": 200, "max_genes": 10_000}
     cluster = {"kind": "local-gpu", "devices": 8, "rmm_managed_memory": True}

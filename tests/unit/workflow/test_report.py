@@ -339,8 +339,12 @@ def test_the_map_shows_all_cells_of_the_atlas(
     monkeypatch.setattr("scatlas.workflow.report._results.MAX_POINTS", most_points)
     monkeypatch.setattr("scatlas.workflow.report._results._MAX_NAMES", 30)
     folder, results = with_atlas
-    config = CONFIG | {"report": {"colors": [*CONFIG["report"]["colors"], "note"]}}
+    colors = [*CONFIG["report"]["colors"], "note"]
+    config = CONFIG | {"report": {"colors": colors, "formats": ["png", "pdf"]}}
     make_report(folder, results, config)
+    drawn = sorted(path.relative_to(folder) for path in (folder / "figures").rglob("*.png"))
+    papers = sorted(path.relative_to(folder) for path in (folder / "figures").rglob("*.pdf"))
+    assert papers == [path.with_suffix(".pdf") for path in drawn]
     assert "obs['note'] has more than 30 values: no picture shows it" in caplog.text
     cells = ad.read_zarr(folder / "atlas.zarr")
     pictures = {path.stem for path in (folder / "figures/umap").iterdir()}

@@ -245,6 +245,8 @@ def test_code_hashes_follow_the_imports(tmp_path: Path):
         assert differing("tl/_umap.py") == {"integrate", "umap"}
         assert differing("datasets.py") == {"simulate"}
         assert differing("workflow/config/generate.py") == set()
+        assert differing("workflow/explore/page/explore.css") == {"explore"}
+        assert differing("workflow/report/page/report.css") == {"report", "map_report"}
 
 
 def _parsed_imports(text: str) -> set[tuple[str, str]]:

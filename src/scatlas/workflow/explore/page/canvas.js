@@ -1,7 +1,5 @@
 // Draws the same as webgl.js without a graphics card, into the pixels of a 2-D canvas.
-
-// Grey of the points that are not chosen; bytes are alpha, blue, green, red.
-const GREY = 0xffd7d7d7;
+import { hexOfRgb, scheme } from "./colours.js";
 
 /** A renderer for browsers without WebGL 2 on a graphics card. */
 export function openCanvas(canvas) {
@@ -35,7 +33,7 @@ class CanvasRenderer {
     this.palette = new Uint32Array(rgba.length / 4);
     for (let code = 0; code < this.palette.length; code++) {
       const [red, green, blue, alpha] = rgba.subarray(4 * code, 4 * code + 4);
-      if (alpha) this.palette[code] = (0xff000000 | (blue << 16) | (green << 8) | red) >>> 0;
+      if (alpha) this.palette[code] = bytesOf([red, green, blue]);
     }
   }
 
@@ -51,7 +49,7 @@ class CanvasRenderer {
   draw(camera, { opacity, count, size, dims }) {
     const { context } = this;
     const { width, height } = context.canvas;
-    context.fillStyle = "white";
+    context.fillStyle = hexOfRgb(scheme.paper);
     context.fillRect(0, 0, width, height);
     if (this.picture && opacity > 0) {
       const scale = camera.scale(width, height);
@@ -65,7 +63,8 @@ class CanvasRenderer {
     const image = context.getImageData(0, 0, width, height);
     const pixels = new Uint32Array(image.data.buffer);
     const diameter = Math.max(1, Math.round(size));
-    if (dims) this.drawPoints(pixels, camera, shown, diameter, (i) => !this.chosen[i], GREY);
+    const faded = bytesOf(scheme.faded);
+    if (dims) this.drawPoints(pixels, camera, shown, diameter, (i) => !this.chosen[i], faded);
     const isDrawn = dims ? (i) => this.chosen[i] : null;
     this.drawPoints(pixels, camera, shown, diameter, isDrawn, 0);
     context.putImageData(image, 0, 0);
@@ -98,6 +97,11 @@ class CanvasRenderer {
   }
 
   finish() {}
+}
+
+/** An opaque colour as a pixel: alpha, blue, green, red. */
+function bytesOf([red, green, blue]) {
+  return (0xff000000 | (blue << 16) | (green << 8) | red) >>> 0;
 }
 
 /** Pixels that each row of a disc is shorter on either side. */

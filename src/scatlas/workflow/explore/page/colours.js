@@ -2,15 +2,35 @@
 
 // Okabe, Ito (2008), without the yellow that vanishes on white; black last.
 const OKABE_ITO = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#222222"];
-export const MISSING = [217, 217, 217];
+// Colours around the cells, on a light page and on a dark one.
+const SCHEMES = {
+  light: {
+    paper: [255, 255, 255], missing: [217, 217, 217], faded: [212, 212, 212], plain: [60, 90, 130],
+    ink: "#111", halo: "rgba(255, 255, 255, 0.9)",
+  },
+  dark: {
+    paper: [22, 25, 29], missing: [84, 90, 98], faded: [66, 71, 78], plain: [130, 170, 220],
+    ink: "#f4f4f4", halo: "rgba(22, 25, 29, 0.85)",
+  },
+};
+export let scheme = SCHEMES.light;
+
+/** Take the colours of a "light" or "dark" page. */
+export function setScheme(name) {
+  scheme = SCHEMES[name];
+}
 
 /**
  * Colours of n categories, as [red, green, blue]. Up to seven are those of Okabe and Ito; of more,
  * neighbours differ in lightness as well as in hue, and the map adds names to the colours.
  */
 export function categoryColours(n) {
-  if (n <= OKABE_ITO.length) return OKABE_ITO.slice(0, n).map(rgbOfHex);
+  const isDark = scheme === SCHEMES.dark;
+  if (n <= OKABE_ITO.length) {
+    return [...OKABE_ITO.slice(0, 6), isDark ? "#eeeeee" : OKABE_ITO[6]].slice(0, n).map(rgbOfHex);
+  }
   const levels = [[0.58, 0.15], [0.76, 0.12], [0.42, 0.12]];
+  if (isDark) levels.forEach((level) => (level[0] += 0.12));
   const golden = Math.PI * (3 - Math.sqrt(5));
   return Array.from({ length: n }, (_, i) => {
     const hue = 0.5 + Math.floor(i / 3) * golden + ((i % 3) * 2 * Math.PI) / 3;
@@ -51,12 +71,14 @@ const VIRIDIS = [
 
 /** Colour of a number from 0 to 1. */
 export function viridis(share) {
-  const place = Math.min(1, Math.max(0, share)) * (VIRIDIS.length - 1);
+  const seen = scheme === SCHEMES.dark ? 0.15 + 0.85 * share : share; // its low end is dark
+  const place = Math.min(1, Math.max(0, seen)) * (VIRIDIS.length - 1);
   const i = Math.min(VIRIDIS.length - 2, Math.floor(place));
   return VIRIDIS[i].map((low, k) => Math.round(low + (place - i) * (VIRIDIS[i + 1][k] - low)));
 }
 
 /** Colour of an expression from 0 to 1: grey for none, so that few cells stand out. */
 export function expressionColour(share) {
-  return share <= 0 ? MISSING : viridis(1 - 0.92 * share);
+  if (share <= 0) return scheme.missing;
+  return viridis(scheme === SCHEMES.dark ? share : 1 - 0.92 * share);
 }

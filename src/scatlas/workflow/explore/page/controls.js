@@ -190,8 +190,13 @@ export function listenToControls(explorer) {
     home: () => explorer.home(),
     clear: () => explorer.clear(),
     "save-cells": () => saveCells(explorer),
-    "save-png": () => savePicture(explorer),
-    "save-svg": () => saveLegend(explorer),
+    "save-png": () => explorer.onPaper(() => savePicture(explorer)),
+    "save-svg": () => explorer.onPaper(() => saveLegend(explorer)),
+    dark: () => explorer.switchTheme(),
+    more: () => {
+      const isOpen = byId("more").getAttribute("aria-expanded") === "true";
+      byId("more").setAttribute("aria-expanded", String(!isOpen));
+    },
     help: () => byId("keys").showModal(),
   };
   for (const [id, action] of Object.entries(clicks)) byId(id).addEventListener("click", action);
@@ -204,6 +209,10 @@ export function listenToControls(explorer) {
   window.addEventListener("keydown", (event) => pressKey(explorer, event));
   window.addEventListener("hashchange", () => {
     if (location.hash !== explorer.ownHash) explorer.applyLink();
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+    explorer.setTheme(explorer.theme);
+    explorer.reload();
   });
   new ResizeObserver(() => {
     explorer.states.forEach((_, i) => explorer.views[i]?.resize());

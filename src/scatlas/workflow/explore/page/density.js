@@ -1,6 +1,6 @@
 // Pictures of all cells: a pixel has the mean colour of its cells, and is the more opaque the more
 // cells it has (by the logarithm). The first row is at the bottom.
-import { MISSING } from "./colours.js";
+import { scheme } from "./colours.js";
 
 // Opacity of a pixel with one cell: a rare group is still seen.
 const FAINTEST = 0.4;
@@ -79,7 +79,7 @@ export function pictureOfMeans(counts, side, pixels, means, meansSide, colourOf)
   const pixelOf = coarsePixel(side, meansSide);
   return paint(counts, side, (p) => {
     const found = value[pixelOf(p)];
-    return found < 0 ? MISSING : colourOf(found);
+    return found < 0 ? scheme.missing : colourOf(found);
   }, 0.75);
 }
 

@@ -1,6 +1,7 @@
 // The state of the page: what the views show, the selection, and the address that keeps both.
 import { Atlas, readBlock } from "./atlas.js";
 import { Camera } from "./camera.js";
+import { setScheme } from "./colours.js";
 import { fillColours, listenToControls, SETTLE_MS, TOOLS } from "./controls.js";
 import { searchEntries } from "./finder.js";
 import { byId } from "./legend.js";
@@ -18,6 +19,7 @@ export class Explorer {
     this.states = [{ color: this.firstColour(), map: 0, only: null }];
     this.hidden = new Map();
     this.layer = "auto";
+    this.theme = null; // that the reader chose on this page
     this.tool = "pan";
     this.selection = null;
     this.mask = null; // of the selected points
@@ -39,6 +41,7 @@ export class Explorer {
     this.renderer = new URLSearchParams(location.search).get("renderer");
     const { atlas } = this;
     byId("facts").textContent = this.factsText();
+    this.setTheme(readLink(location.hash.slice(1), atlas).theme);
     this.addView(0);
     this.views[0].resize();
     await this.views[0].showFirst();
@@ -72,6 +75,7 @@ export class Explorer {
     if (found.views.length) this.states = found.views;
     this.hidden = found.hidden;
     this.layer = found.layer;
+    this.setTheme(found.theme);
     this.cameras.forEach((camera, i) => {
       camera.reset();
       Object.assign(camera, found.cameras[i] ?? {});
@@ -107,7 +111,7 @@ export class Explorer {
   saveLink() {
     const state = {
       views: this.states, hidden: this.hidden, layer: this.layer, cameras: this.cameras,
-      selection: this.selection,
+      selection: this.selection, theme: this.theme,
     };
     const hash = `#${writeLink(state)}`;
     if (hash === location.hash) return;
@@ -143,6 +147,35 @@ export class Explorer {
     this.tool = tool;
     for (const name of TOOLS) byId(name).setAttribute("aria-pressed", String(name === tool));
     byId("views").dataset.tool = tool;
+  }
+
+  /** Colours of the page: those chosen, or (null) those of the reader's system. */
+  setTheme(theme) {
+    const name = theme ?? systemTheme();
+    this.theme = theme;
+    setScheme(name);
+    document.documentElement.dataset.theme = name;
+    byId("dark").setAttribute("aria-pressed", String(name === "dark"));
+  }
+
+  switchTheme() {
+    const name = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
+    this.setTheme(name === systemTheme() ? null : name);
+    return this.reload();
+  }
+
+  /** Do something with the views in the colours of a light page: for files, whose ground is white. */
+  async onPaper(action) {
+    const name = document.documentElement.dataset.theme;
+    const recolour = async (scheme) => {
+      setScheme(scheme);
+      for (const [i, state] of this.states.entries()) await this.views[i].load(state, this.hidden);
+    };
+    await this.loading;
+    if (name === "dark") await recolour("light");
+    await action();
+    if (name === "dark") await recolour(name);
+    this.draw();
   }
 
   // Pictures --------------------------------------------------------------------------------------
@@ -223,6 +256,10 @@ export class Explorer {
     const outline = roundOutline(boxOutline([left, bottom], [right, top]));
     return this.select(outline, this.states[this.active].map);
   }
+}
+
+function systemTheme() {
+  return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
 }
 
 /** Resolves when the browser has read the whole page. */

@@ -1,4 +1,5 @@
 // Names on the map, where most cells of a level are, and the outline of the selected cells.
+import { scheme } from "./colours.js";
 
 // Columns with more categories than colours tell apart have names on the map.
 const FEW_LEVELS = 7;
@@ -59,11 +60,11 @@ export function drawOverlay(view, camera) {
   path.forEach(([x, y], i) => context[i ? "lineTo" : "moveTo"](...onScreen(x, y)));
   context.closePath();
   context.lineWidth = 2 * view.ratio;
-  context.strokeStyle = "#222";
+  context.strokeStyle = scheme.ink;
   context.setLineDash([6 * view.ratio, 4 * view.ratio]);
   context.stroke();
   context.setLineDash([]);
-  context.fillStyle = "rgba(0, 0, 0, 0.04)";
+  context.fillStyle = "rgba(128, 128, 128, 0.08)";
   context.fill();
 }
 
@@ -83,9 +84,9 @@ function drawLabels(view, context, onScreen) {
     if (!isFree) continue;
     drawn.push([px, py, half[0]]);
     context.lineWidth = 3.5 * view.ratio;
-    context.strokeStyle = "rgba(255, 255, 255, 0.9)";
+    context.strokeStyle = scheme.halo;
     context.strokeText(name, px, py);
-    context.fillStyle = "#111";
+    context.fillStyle = scheme.ink;
     context.fillText(name, px, py);
   }
 }

@@ -1,7 +1,7 @@
 // What a view draws: points with their codes and colours, and the picture under them, the density
 // of all cells or of the points that the view shows.
 import { HIGHEST_EXPRESSION, HIGHEST_NUMBER, NO_CODE } from "./atlas.js";
-import { expressionColour, MISSING, viridis } from "./colours.js";
+import { expressionColour, scheme, viridis } from "./colours.js";
 import {
   denseCounts, pictureOfCounts, pictureOfLevels, pictureOfMeans, pictureOfPoints,
   sideOfPicture,
@@ -9,7 +9,6 @@ import {
 
 // Code of points that a view does not show at all.
 const NOT_SHOWN = 0xfffe;
-export const PLAIN = [60, 90, 130];
 
 /** Code of each point; `NOT_SHOWN` outside the one level that is shown. */
 export async function codesOf(atlas, { color, only }) {
@@ -34,14 +33,14 @@ export function paletteOf(color, colours, isVisible) {
     }
   } else if (colours.length) {
     colours.forEach((rgb, level) => isVisible[level] && set(level, rgb, 220));
-    if (isVisible.every(Boolean)) set(NO_CODE, MISSING, 160);
+    if (isVisible.every(Boolean)) set(NO_CODE, scheme.missing, 160);
   } else if (color.kind === "column") {
     for (let code = 0; code <= HIGHEST_NUMBER; code++) {
       set(code, viridis(code / HIGHEST_NUMBER), 220);
     }
-    set(NO_CODE, MISSING, 160);
+    set(NO_CODE, scheme.missing, 160);
   } else {
-    set(0, PLAIN, 160);
+    set(0, scheme.plain, 160);
   }
   return rgba;
 }
@@ -74,7 +73,7 @@ export async function pictureOf(view, codes, isCategory) {
   view.isOfAllCells = true;
   if (map === 0 && !only) {
     const { counts, side } = await cellCounts(atlas);
-    if (color.kind === "cells") return pictureOfCounts(counts, side, PLAIN);
+    if (color.kind === "cells") return pictureOfCounts(counts, side, scheme.plain);
     if (isCategory) {
       const histogram = await atlas.levelCounts(color.index);
       const isVisible = (level) => view.isVisible[level];
@@ -84,7 +83,7 @@ export async function pictureOf(view, codes, isCategory) {
     // Means are far below the highest values: their scale ends at the highest mean.
     const colourOf = isGene
       ? (mean) => expressionColour(mean / HIGHEST_EXPRESSION)
-      : (mean) => (mean === 255 ? MISSING : viridis(mean / HIGHEST_NUMBER));
+      : (mean) => (mean === 255 ? scheme.missing : viridis(mean / HIGHEST_NUMBER));
     const [pixels, means] = [await atlas.meanPixels(), await atlas.means(color)];
     return pictureOfMeans(counts, side, pixels, means, atlas.means_side, colourOf);
   }
@@ -93,7 +92,7 @@ export async function pictureOf(view, codes, isCategory) {
     const wanted = atlas.columns[index].levels.indexOf(only.level);
     const { counts, side } = await cellCounts(atlas);
     const histogram = await atlas.levelCounts(index);
-    const colours = atlas.columns[index].levels.map(() => PLAIN);
+    const colours = atlas.columns[index].levels.map(() => scheme.plain);
     return pictureOfLevels(counts, side, histogram, colours, (level) => level === wanted);
   }
   view.isOfAllCells = false;

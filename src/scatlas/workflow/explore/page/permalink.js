@@ -13,6 +13,7 @@ export function writeLink(state) {
     for (const level of levels) out.append("hide", pairText(column, level));
   }
   if (state.layer !== "auto") out.set("layer", state.layer);
+  if (state.theme) out.set("theme", state.theme);
   state.cameras.forEach((camera, i) => {
     if (camera.x === 0.5 && camera.y === 0.5 && camera.zoom === 1) return;
     const numbers = [camera.x.toFixed(5), camera.y.toFixed(5), camera.zoom.toPrecision(5)];
@@ -28,7 +29,7 @@ export function writeLink(state) {
 /** State of a text: only what the atlas has, whatever the text holds. */
 export function readLink(text, atlas) {
   const given = new URLSearchParams(text);
-  const state = { views: [], hidden: new Map(), layer: "auto", cameras: [], selection: null };
+  const state = { views: [], hidden: new Map(), layer: "auto", cameras: [], selection: null, theme: null };
   for (const suffix of ["", "2"]) {
     const color = readColour(given.get(`color${suffix}`), atlas);
     if (!color && !(suffix === "" && given.has("color2"))) continue;
@@ -44,6 +45,8 @@ export function readLink(text, atlas) {
   }
   const layer = given.get("layer");
   if (layer === "points" || layer === "density") state.layer = layer;
+  const theme = given.get("theme");
+  if (theme === "light" || theme === "dark") state.theme = theme;
   ["at", "at2"].forEach((name, i) => {
     const numbers = (given.get(name) ?? "").split(",").map(Number);
     if (numbers.length !== 3 || !numbers.every(Number.isFinite)) return;

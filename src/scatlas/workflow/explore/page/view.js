@@ -1,10 +1,10 @@
 // One map: what it shows of the atlas, its layers, and how they are drawn.
 import { clampTo } from "./camera.js";
 import { openCanvas } from "./canvas.js";
-import { categoryColours } from "./colours.js";
+import { categoryColours, scheme } from "./colours.js";
 import { pictureOfCounts } from "./density.js";
 import { drawOverlay, labelsOf } from "./labels.js";
-import { cellCounts, codesOf, paletteOf, pictureOf, PLAIN, spreadOrder } from "./layers.js";
+import { cellCounts, codesOf, paletteOf, pictureOf, spreadOrder } from "./layers.js";
 import { openWebgl } from "./webgl.js";
 
 // Up to this many cells are points from the start; of more, density until the reader zooms in.
@@ -50,7 +50,7 @@ export class View {
   /** The picture of all cells alone, before the rest of the page is there. */
   async showFirst() {
     const { counts, side } = await cellCounts(this.atlas);
-    this.renderer.setPicture(pictureOfCounts(counts, side, PLAIN));
+    this.renderer.setPicture(pictureOfCounts(counts, side, scheme.plain));
   }
 
   /** Load what the view shows: `color`, `map`, `only` and the hidden levels. */

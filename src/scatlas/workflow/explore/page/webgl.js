@@ -1,5 +1,6 @@
 // Draws a picture of the density and the points with WebGL 2.
 import { NO_CODE } from "./atlas.js";
+import { scheme } from "./colours.js";
 
 const PALETTE_WIDTH = 256;
 
@@ -9,6 +10,7 @@ layout(location = 1) in uint code;
 layout(location = 2) in float chosen;
 uniform vec2 centre, scale;
 uniform float size, dims;
+uniform vec3 faded;
 uniform highp sampler2D palette;
 flat out vec4 colour;
 flat out float diameter;
@@ -16,7 +18,7 @@ void main() {
   vec4 found = texelFetch(palette, ivec2(int(code & 255u), int(code >> 8u)), 0);
   bool shown = found.a > 0.0;
   float grey = dims * (1.0 - chosen);
-  colour = vec4(mix(found.rgb, vec3(0.82), grey * 0.85), found.a * (1.0 - 0.7 * grey));
+  colour = vec4(mix(found.rgb, faded, grey * 0.85), found.a * (1.0 - 0.7 * grey));
   diameter = size * (1.0 + 0.3 * dims * chosen);
   gl_PointSize = diameter > 1.6 ? diameter + 1.0 : diameter;
   gl_Position = shown ? vec4((place - centre) * scale, 0.0, 1.0) : vec4(9.0, 9.0, 9.0, 1.0);
@@ -151,7 +153,7 @@ class WebglRenderer {
     const gl = this.gl;
     const { width, height } = gl.canvas;
     gl.viewport(0, 0, width, height);
-    gl.clearColor(1, 1, 1, 1);
+    gl.clearColor(...scheme.paper.map((value) => value / 255), 1);
     gl.clear(gl.COLOR_BUFFER_BIT);
     const scale = camera.scale(width, height);
     const toClip = [(2 * scale) / width, (2 * scale) / height];
@@ -181,6 +183,7 @@ class WebglRenderer {
     gl.uniform2f(points.at("scale"), ...toClip);
     gl.uniform1f(points.at("size"), size);
     gl.uniform1f(points.at("dims"), dims ? 1 : 0);
+    gl.uniform3f(points.at("faded"), ...scheme.faded.map((value) => value / 255));
     gl.bindTexture(gl.TEXTURE_2D, this.textures.palette);
     gl.bindBuffer(gl.ARRAY_BUFFER, this.buffers[0]);
     gl.enableVertexAttribArray(0);
