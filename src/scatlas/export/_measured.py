@@ -85,7 +85,7 @@ def _write(
             if counts and block.data.max(initial=0) > _MAX_COUNT:
                 raise InputError(
                     f"{path.name}: a count is above {_MAX_COUNT:,}, which readers of such files "
-                    "cannot hold: export without --counts"
+                    "cannot hold: leave the counts out"
                 )
             writer.append(block)
 

@@ -217,10 +217,10 @@ def read_genes(
     for kind, stream, on_map, in_points in streams:
         first = 0
         for block in stream:
-            part = on_map.of(block)
+            part = on_map.take(block)
             last, first = first, first + part.shape[0]
             add_by_pixel(sums[kind], part, number[pixel[last:first]])
-            points[kind].append(in_points.of(block))
+            points[kind].append(in_points.take(block))
     order = np.argsort(np.argsort(~in_atlas, kind="stable"))
     means = np.concatenate(sums, axis=1).T[order] * FIXED_POINT / n_cells[used]
     parts = [sparse.vstack(blocks) for blocks in points if blocks]
@@ -234,7 +234,7 @@ class _Rows:
     def __init__(self, wanted: slice | NDArray[np.int64]) -> None:
         self._wanted, self._first = wanted, 0
 
-    def of(self, block: sparse.csr_matrix) -> sparse.csr_matrix:
+    def take(self, block: sparse.csr_matrix) -> sparse.csr_matrix:
         """The wanted rows of the next block."""
         if isinstance(self._wanted, slice):
             return block
