@@ -191,9 +191,9 @@ def read_genes(
     measured: MeasuredGenes | None = None,
     **sizes: Any,
 ) -> GeneValues:
-    """Read genes of the page: of the atlas from the stores of the cells, all others in one pass
-    over the counts of the plates. ``pixel`` is that of each cell, and ``rows`` of the sample are
-    points; ``sizes`` are options of :func:`scatlas.io.read_matrix`.
+    """Read genes of the page: first those of the atlas, from the stores of the cells, then all
+    others, in one pass over the counts of the plates. ``pixel`` is that of each cell, and
+    ``rows`` of the sample are points; ``sizes`` are options of :func:`scatlas.io.read_matrix`.
     """
     names, atlas_rows = pd.Index(genes), sample.values(ATLAS_ROW)
     in_atlas = names.isin(sample.var().index)
@@ -221,11 +221,10 @@ def read_genes(
             last, first = first, first + part.shape[0]
             add_by_pixel(sums[kind], part, number[pixel[last:first]])
             points[kind].append(in_points.take(block))
-    order = np.argsort(np.argsort(~in_atlas, kind="stable"))
-    means = np.concatenate(sums, axis=1).T[order] * FIXED_POINT / n_cells[used]
-    parts = [sparse.vstack(blocks) for blocks in points if blocks]
-    joined = sparse.hstack(parts).tocsc()[:, order] if parts else sparse.csc_matrix((rows.size, 0))
-    return GeneValues(means, joined)
+    means = np.concatenate(sums, axis=1).T * FIXED_POINT / n_cells[used]
+    empty = sparse.csc_matrix((rows.size, 0))
+    parts = [sparse.vstack(blocks, format="csc") if blocks else empty for blocks in points]
+    return GeneValues(means, sparse.hstack(parts, format="csc"))
 
 
 class _Rows:
