@@ -50,13 +50,18 @@ class MapCells:
 
     path: Path
 
+    @property
+    def has_all(self) -> bool:
+        """Whether this is the atlas, not its sample."""
+        return self.path.suffix != ".h5ad"
+
     @contextmanager
     def open(self) -> Iterator[StoredGroup]:
-        if self.path.suffix == ".h5ad":
+        if self.has_all:
+            yield self._root
+        else:
             with h5py.File(self.path, "r") as file:
                 yield file
-        else:
-            yield self._root
 
     @cached_property
     def _root(self) -> StoredGroup:
@@ -209,7 +214,7 @@ def read_genes(
     ]
     if others.size:
         assert measured is not None
-        on_map = everything if cells.path != sample.path else atlas_rows
+        on_map = everything if cells.has_all else atlas_rows
         blocks_of_plates = measured.blocks(others, **sizes)
         streams.append((1, blocks_of_plates, _Rows(on_map), _Rows(atlas_rows[rows])))
     sums = [np.zeros((used.size, n), np.int64) for n in (len(own), others.size)]
