@@ -74,7 +74,7 @@ def main(argv: list[str] | None = None) -> None:
         facts |= {"n_plates": len(tables), "n_genes": len(table)}
         if args.also:
             facts["also"] = list(table.index[table["also"]])
-            logger.info("%d genes come on top, by consensus.also", len(facts["also"]))
+            logger.info("genes on top, by consensus.also: %d", len(facts["also"]))
         facts |= {"left_out": missing} if missing else {}
         # Names alone: plates rerun only when this list changes.
         with atomic_path(args.list) as path:
