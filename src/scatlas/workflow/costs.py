@@ -343,6 +343,7 @@ COSTS = {
     "explore": RuleCost(
         Cost(1, 7.9, 0.8),
         seconds=lambda job, seconds: seconds + 1e-6 * US_PER_PAGE_CELL * job.of.subset_cells,
+        plate_s=0.04,
         threads=4,
         extra_mb=_page_mb,
     ),

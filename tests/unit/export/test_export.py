@@ -111,6 +111,15 @@ def test_h5ad_has_equal_content(atlas, tmp_path):
     lazy.file.close()
 
 
+def test_h5ad_of_a_store_with_x_obs_and_var_alone(atlas, tmp_path):
+    shutil.copytree(atlas, tmp_path / "bare.zarr")
+    for name in ("varm", "layers", "obsp", "varp", "uns"):
+        shutil.rmtree(tmp_path / "bare.zarr" / name)
+    consolidate(tmp_path / "bare.zarr")
+    to_h5ad(tmp_path / "bare.zarr", tmp_path / "bare.h5ad")
+    assert (matrix() != ad.read_h5ad(tmp_path / "bare.h5ad").X).nnz == 0
+
+
 def test_h5ad_opens_without_anndata(atlas, tmp_path):
     """Attributes have the types that anndata writes, on which readers in R and C rely."""
     to_h5ad(atlas, tmp_path / "ours.h5ad")
