@@ -21,7 +21,7 @@ ERRORS |= {"MissingPackageError", "WorkflowError", "SystemExit", "Problem"}
 # pydantic reports the ValueError of a check of the config or the sheet as an error of the config.
 CHECKS = "src/scatlas/workflow/config/"
 # Functions that return, yield or collect sentences for the caller's error.
-SENTENCES = {"_unknown_key", "explain"}
+SENTENCES = {"_missing", "_unknown_key", "explain"}
 UNKNOWN = "…"
 NESTED = 3  # variables within variables whose text is followed
 

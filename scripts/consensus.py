@@ -89,11 +89,7 @@ def main(argv: list[str] | None = None) -> None:
         facts |= {"n_plates": len(tables), "n_genes": len(table)}
         if args.also:
             facts["also"] = list(table.index[table["also"]])
-            logger.info(
-                "%d of the %d genes of consensus.also are not highly variable enough, and come on "
-                "top",
-                *(len(facts["also"]), len(args.also)),
-            )
+            logger.info("genes on top, by consensus.also: %d", len(facts["also"]))
         facts |= {"left_out": missing} if missing else {}
         facts |= {"too_few_cells": few} if few else {}
         # Names alone: plates rerun only when this list changes.

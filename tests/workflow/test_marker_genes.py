@@ -95,6 +95,24 @@ def test_without_a_map_the_sampled_cells_have_clusters(changed: Project, plates:
     assert_as_scanpy(found, sampled, "leiden", method="t-test")
 
 
+def test_markers_that_differ_between_plates_are_offered_for_the_atlas(changed: Project):
+    """``donor`` has one value on each plate; the clusters are on several."""
+    genes = pd.read_csv(changed.results / "consensus_genes.tsv", sep="\t")["gene"]
+    donors = table_of(changed).query("by == 'donor'").sort_values("rank", kind="stable")
+    best = list(dict.fromkeys(donors["names"]))
+    absent = [name for name in best if name not in set(genes)]
+    assert 0 < len(absent) <= 20
+    named = ", ".join(absent)
+    sentence = (
+        f"{len(absent)} of the {len(best)} first marker genes of donor are not among the genes of "
+        "the atlas, which vary within plates. Components and clusters follow them with consensus: "
+        f"{{also: [{named}]}}"
+    )
+    log, page = changed.results / "logs/markers.log", changed.results / "report.html"
+    assert log.read_text().count(sentence) == page.read_text().count(sentence) == 1
+    assert "first marker genes of leiden" not in log.read_text()
+
+
 def test_wilcoxon_ranks_the_genes_of_the_sample(changed: Project):
     sample = ad.read_h5ad(changed.results / "umap.h5ad")
     found = table_of(changed, "markers_wilcoxon")

@@ -84,8 +84,8 @@ def to_h5ad(
         atomic_path(out) as partial,
         create_hdf5(partial) as file,
     ):
-        nodes = {name: root[name] for name in root}
-        nodes |= {"X": parts.x, "var": parts.var, "varm": parts.varm}
+        nodes = {name: root[name] for name in root} | {"X": parts.x, "var": parts.var}
+        nodes |= {} if parts.varm is None else {"varm": parts.varm}
         sink = Hdf5Sink(file)
         sink.group("", attributes(root))
         for name in ("layers", "varp"):

@@ -34,7 +34,7 @@ class Matrices(NamedTuple):
     store: Store  # which has X
     x: Any
     var: Any
-    varm: Any
+    varm: Any  # None if the atlas has none
     counts: Any | None  # CSR, float32
 
 
@@ -43,7 +43,7 @@ def matrices(
     store: Store, root: Any, out: Path, genes: Genes, block_budget: str | int, *, counts: bool
 ) -> Iterator[Matrices]:
     """Those of the atlas; with other genes or counts in temporary stores beside the output."""
-    own = Matrices(store, root["X"], root["var"], root["varm"], None)
+    own = Matrices(store, root["X"], root["var"], root.get("varm"), None)
     if genes is None and not counts:
         yield own
         return
@@ -85,7 +85,7 @@ def _write(
             if counts and block.data.max(initial=0) > _MAX_COUNT:
                 raise InputError(
                     f"{path.name}: a count is above {_MAX_COUNT:,}, which readers of such files "
-                    "cannot hold: export without --counts"
+                    "cannot hold: leave the counts out"
                 )
             writer.append(block)
 
@@ -110,7 +110,7 @@ def _varm(atlas: Any, genes: pd.Index) -> dict[str, np.ndarray]:
     """Loadings of the atlas's genes; zeros for others, as scanpy has them for genes left out."""
     at = genes.get_indexer(read_elem(atlas["var"]).index)
     wide = {}
-    for name in atlas["varm"]:
+    for name in atlas.get("varm", ()):
         values = np.asarray(read_elem(atlas["varm"][name]))
         wide[name] = np.zeros((genes.size, *values.shape[1:]), values.dtype)
         wide[name][at[at >= 0]] = values[at >= 0]

@@ -52,11 +52,11 @@ class MeasuredGenes:
         if store.is_url:
             raise InputError(
                 f"{atlas}: the counts of its plates are only in the folder where it was built: "
-                "export it from there, or without --genes and --counts"
+                "give the atlas there"
             )
         folder = Path(store.path).absolute().parent
         with store.open() as root:
-            if "uns/scatlas" not in root:
+            if "uns/scatlas/plates" not in root:
                 raise InputError(
                     f"{atlas} does not say which plates it has (uns['scatlas']): give an "
                     "atlas.zarr of the workflow"
@@ -74,7 +74,7 @@ class MeasuredGenes:
             if not path.exists():
                 raise InputError(
                     f"{atlas}: the counts of its plates are not beside it ({path} is missing): "
-                    "export it from the folder where it was built, or without --genes and --counts"
+                    "give the atlas in the folder where it was built"
                 )
         found._check_cells(Path(store.path))
         return found
@@ -87,8 +87,8 @@ class MeasuredGenes:
         if column and np.array_equal(column.array(0, column.n_rows), factors):
             return
         raise InputError(
-            f"{atlas}: the plates beside it have other cells or size factors than it: finish the "
-            "run (scatlas run), and export again"
+            f"{atlas}: the plates beside it have other cells or size factors than it: "
+            "run scatlas run first"
         )
 
     @cached_property
@@ -124,7 +124,8 @@ class MeasuredGenes:
             for name in (name for name in columns if name in var):
                 if var[name].dtype == bool or not pd.api.types.is_numeric_dtype(var[name]):
                     texts = var[name].astype(object).reindex(self.genes)
-                    table[name] = table[name].fillna(texts) if name in table else texts
+                    first = table.get(name, texts)
+                    table[name] = np.where(first.isna(), texts, first)
         return table
 
     @cached_property

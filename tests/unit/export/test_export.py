@@ -20,7 +20,7 @@ import scatlas.export._nodes as nodes
 from scatlas.compute.threads import use_threads
 from scatlas.errors import InputError
 from scatlas.export import to_annbatch, to_cellxgene, to_h5ad, to_vitessce
-from scatlas.io import CsrWriter, checksum
+from scatlas.io import CsrWriter, checksum, write_cells
 from scatlas.io.zarr_writer.elements import (
     ANNDATA,
     consolidate,
@@ -108,6 +108,15 @@ def test_h5ad_has_equal_content(atlas, tmp_path):
     lazy = ad.read_h5ad(tmp_path / "atlas.h5ad", backed="r")
     assert (lazy.X[10:20] != matrix()[10:20]).nnz == 0
     lazy.file.close()
+
+
+def test_h5ad_of_a_store_with_x_obs_and_var_alone(atlas, tmp_path):
+    shutil.copytree(atlas, tmp_path / "bare.zarr")
+    for name in ("varm", "layers", "obsp", "varp", "uns"):
+        shutil.rmtree(tmp_path / "bare.zarr" / name)
+    consolidate(tmp_path / "bare.zarr")
+    to_h5ad(tmp_path / "bare.zarr", tmp_path / "bare.h5ad")
+    assert (matrix() != ad.read_h5ad(tmp_path / "bare.h5ad").X).nnz == 0
 
 
 def test_h5ad_opens_without_anndata(atlas, tmp_path):
@@ -309,6 +318,77 @@ def test_a_damaged_atlas_leaves_nothing(atlas, tmp_path, capsys, form):
     assert str(copy) in err
     assert "Traceback" not in err
     assert [path.name for path in tmp_path.iterdir()] == ["atlas.zarr"]
+
+
+@pytest.fixture
+def with_plate(atlas, tmp_path):
+    """The atlas in the folder of its results, of one plate that measures 20 genes more."""
+    path = tmp_path / "results/atlas.zarr"
+    shutil.copytree(atlas, path)
+    rng = np.random.default_rng(2)
+    counts = sp.csr_matrix(rng.poisson(0.3, (CELLS + 1, GENES + 20)).astype(np.uint16))
+    kept = np.flatnonzero(np.arange(CELLS + 1) != 7)
+    factors = np.linspace(0.5, 2, CELLS)
+    plate = path.parent / "plates/p1"
+    names = [*genes(), *(f"more{i}" for i in range(20))]
+    var = pd.DataFrame({"symbol": [name.upper() for name in names]}, index=names)
+    with CsrWriter(plate / "counts.zarr", n_vars=len(names), var=var) as store:
+        store.append(counts)
+    cells = pd.DataFrame({"row": kept, "size_factor": factors})
+    write_cells(plate / "size_factors.parquet", cells, [np.array(table().index, object)])
+    create_group(path, ANNDATA)  # as above
+    config = {"genes": "same", "qc": {"gene_names": None}}
+    record = {"config": json.dumps(config), "plates": json.dumps([{"plate": "p1"}])}
+    write_elem(open_group_to_write(path / "uns"), "scatlas", record)
+    write_elem(open_group_to_write(path), "obs", table().assign(size_factor=factors))
+    consolidate(path)
+    return path, counts[kept], factors
+
+
+@pytest.mark.parametrize("form", ["h5ad", "cellxgene"])
+def test_measured_genes_and_counts(with_plate, tmp_path, form):
+    atlas, counts, factors = with_plate
+    FORMS[form](atlas, tmp_path / "all.h5ad", genes="all", counts=True, block_budget="16MB")
+    found = ad.read_h5ad(tmp_path / "all.h5ad")
+    raw = found.layers["counts"] if form == "h5ad" else found.raw.X
+    assert (raw != counts).nnz == 0
+    assert found.X.dtype == raw.dtype == np.float32
+    expected = np.log1p(counts.toarray() / factors[:, None])
+    np.testing.assert_allclose(found.X.toarray(), expected, rtol=2e-7)
+    assert list(found.var_names[-2:]) == ["more18", "more19"]
+    assert np.isnan(found.var["means"].iloc[-20:]).all()
+    assert found.var["means"].notna().sum() == GENES
+    assert not found.varm["PCs"][-20:].any()
+    np.testing.assert_allclose(found.varm["PCs"][:-20], ad.read_zarr(atlas).varm["PCs"], rtol=1e-6)
+    FORMS[form](atlas, tmp_path / "few.h5ad", genes=["MORE3", "g2"])
+    few = ad.read_h5ad(tmp_path / "few.h5ad")
+    assert list(few.var_names) == ["more3", "g2"]
+    assert (few.X != found[:, ["more3", "g2"]].X).nnz == 0
+    assert not few.layers
+    assert few.raw is None
+    assert {path.name for path in tmp_path.iterdir()} == {"results", "all.h5ad", "few.h5ad"}
+
+
+def test_the_plates_have_to_be_beside_the_atlas(atlas, with_plate, tmp_path, capsys):
+    def refuse(path, *genes):
+        line = ["export", str(path), "--h5ad", str(tmp_path / "out"), "--genes", *genes]
+        assert main(line) == 1
+        assert not (tmp_path / "out").exists()
+        return capsys.readouterr().err
+
+    assert "does not say which plates it has" in refuse(atlas, "all")
+    path, *_ = with_plate
+    assert "--genes: no plate measures a gene 'g_1'" in refuse(path, "g_1")
+    (tmp_path / "names.txt").write_text("more1\nmoore2\tB\n")
+    assert "'moore2' (there are 50 genes): close names are 'more2'" in refuse(
+        path, str(tmp_path / "names.txt")
+    )
+    factors = path.parent / "plates/p1/size_factors.parquet"
+    cells = pd.read_parquet(factors)
+    cells.assign(size_factor=1.0).to_parquet(factors)
+    assert "other cells or size factors than it: run scatlas run first" in refuse(path, "all")
+    factors.unlink()
+    assert f"({factors} is missing): give the atlas in the folder" in refuse(path, "all")
 
 
 @pytest.mark.parametrize("form", ["cellxgene", "vitessce"])

@@ -316,6 +316,16 @@ def test_frequent_genes_are_those_of_filter_genes():
         frequent_genes(n_cells, 12, source="plate p")
 
 
+def test_genes_by_name_come_on_top_whatever_their_ranks():
+    tables = {"p1": table("dcbax", "dbx", 1), "p2": table("dcbax", "bax", 2)}
+    found = consensus_genes(tables, n_top_genes=1, min_plates=2, also=["x", "c"])
+    assert found.index.tolist() == ["c", "b", "x"]
+    assert found["also"].tolist() == [True, False, True]
+    assert found["highly_variable"].all(), "the components have them"
+    assert found["highly_variable_nbatches"].tolist() == [0, 2, 2]
+    assert "also" not in consensus_genes(tables)
+
+
 def test_consensus_counts_plates_and_keeps_the_first_plates_order():
     tables = {
         "p1": table("dcbax", "dbx", 1),

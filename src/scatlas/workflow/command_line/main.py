@@ -107,7 +107,7 @@ def _export(args: argparse.Namespace, form: str, out: Path) -> None:
     if form in ("h5ad", "cellxgene"):
         options = {"genes": _genes_to_export(args.genes), "counts": args.counts}
     elif args.genes or args.counts:
-        raise InputError(f"--genes and --counts go with --h5ad or --cellxgene, not with --{form}")
+        raise InputError("--genes and --counts go with --h5ad or --cellxgene: leave them out")
     write = getattr(export, f"to_{form}")
     try:
         with progress(f"export {out}"):

@@ -50,13 +50,18 @@ class MapCells:
 
     path: Path
 
+    @property
+    def has_all(self) -> bool:
+        """Whether this is the atlas, not its sample."""
+        return self.path.suffix != ".h5ad"
+
     @contextmanager
     def open(self) -> Iterator[StoredGroup]:
-        if self.path.suffix == ".h5ad":
+        if self.has_all:
+            yield self._root
+        else:
             with h5py.File(self.path, "r") as file:
                 yield file
-        else:
-            yield self._root
 
     @cached_property
     def _root(self) -> StoredGroup:
@@ -191,9 +196,9 @@ def read_genes(
     measured: MeasuredGenes | None = None,
     **sizes: Any,
 ) -> GeneValues:
-    """Read genes of the page: of the atlas from the stores of the cells, all others in one pass
-    over the counts of the plates. ``pixel`` is that of each cell, and ``rows`` of the sample are
-    points; ``sizes`` are options of :func:`scatlas.io.read_matrix`.
+    """Read genes of the page: first those of the atlas, from the stores of the cells, then all
+    others, in one pass over the counts of the plates. ``pixel`` is that of each cell, and
+    ``rows`` of the sample are points; ``sizes`` are options of :func:`scatlas.io.read_matrix`.
     """
     names, atlas_rows = pd.Index(genes), sample.values(ATLAS_ROW)
     in_atlas = names.isin(sample.var().index)
@@ -209,7 +214,7 @@ def read_genes(
     ]
     if others.size:
         assert measured is not None
-        on_map = everything if cells.path != sample.path else atlas_rows
+        on_map = everything if cells.has_all else atlas_rows
         blocks_of_plates = measured.blocks(others, **sizes)
         streams.append((1, blocks_of_plates, _Rows(on_map), _Rows(atlas_rows[rows])))
     sums = [np.zeros((used.size, n), np.int64) for n in (len(own), others.size)]
@@ -217,15 +222,14 @@ def read_genes(
     for kind, stream, on_map, in_points in streams:
         first = 0
         for block in stream:
-            part = on_map.of(block)
+            part = on_map.take(block)
             last, first = first, first + part.shape[0]
             add_by_pixel(sums[kind], part, number[pixel[last:first]])
-            points[kind].append(in_points.of(block))
-    order = np.argsort(np.argsort(~in_atlas, kind="stable"))
-    means = np.concatenate(sums, axis=1).T[order] * FIXED_POINT / n_cells[used]
-    parts = [sparse.vstack(blocks) for blocks in points if blocks]
-    joined = sparse.hstack(parts).tocsc()[:, order] if parts else sparse.csc_matrix((rows.size, 0))
-    return GeneValues(means, joined)
+            points[kind].append(in_points.take(block))
+    means = np.concatenate(sums, axis=1).T * FIXED_POINT / n_cells[used]
+    empty = sparse.csc_matrix((rows.size, 0))
+    parts = [sparse.vstack(blocks, format="csc") if blocks else empty for blocks in points]
+    return GeneValues(means, sparse.hstack(parts, format="csc"))
 
 
 class _Rows:
@@ -234,7 +238,7 @@ class _Rows:
     def __init__(self, wanted: slice | NDArray[np.int64]) -> None:
         self._wanted, self._first = wanted, 0
 
-    def of(self, block: sparse.csr_matrix) -> sparse.csr_matrix:
+    def take(self, block: sparse.csr_matrix) -> sparse.csr_matrix:
         """The wanted rows of the next block."""
         if isinstance(self._wanted, slice):
             return block

@@ -79,13 +79,13 @@ def choose(
     """Columns and genes of the page; the cells of ``sample`` become points. Without ``measured``
     it has genes of the atlas alone.
     """
-    var = sample.var()
-    if measured:
-        named = measured.find(wanted.genes, "explore.genes")
-        names = choose_genes(var, markers, wanted, named, known=measured.genes)
-        genes = [PageGene(name, measured.symbols.get(name, "")) for name in names]
-    else:
-        genes = [PageGene(name) for name in choose_genes(var, markers, wanted, known=var.index)]
+    assert measured or not wanted.genes
+    var, symbols = sample.var(), measured.symbols.to_dict() if measured else {}
+    named = measured.find(wanted.genes, "explore.genes") if measured else []
+    known = measured.genes if measured else var.index
+    names = choose_genes(var, markers, wanted, named, known=known)
+    names.sort(key=lambda name: name not in var.index)  # so are they read
+    genes = [PageGene(name, symbols.get(name, "")) for name in names]
     return choose_columns(cells, sample, wanted.columns, first), genes
 
 
