@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 NAME = "by_gene.zarr"
 # Attribute of the copy: checksum of the atlas's X.
 SOURCE_CHECKSUM = "checksum_of_source"
-# Values per chunk: a reader of one gene of a small plate decodes one chunk.
-_CHUNK_VALUES = 2**16
+# Values per chunk: of a small plate, a reader of one gene decodes one or two chunks.
+_CHUNK_VALUES = 2**14
 _INDEX_CHUNK_VALUES = 2**14
 # Requests at once to a store at an address, where each waits for the network.
 _REQUESTS = 16
