@@ -29,7 +29,7 @@ from scatlas.io.products.assemble_atlas import place
 from scatlas.io.products.gene_major import write_csc
 from scatlas.io.tables.column_writer import write_frame
 from scatlas.io.tables.table import Table
-from scatlas.io.zarr_writer.elements import consolidate, create_group, finish_store
+from scatlas.io.zarr_writer.elements import consolidate, create_group
 from scatlas.io.zarr_writer.sharded_array import ShardedArray, encoding_pool
 
 if TYPE_CHECKING:
@@ -79,7 +79,8 @@ def write_piece(
             block_budget=block_budget,
         )
         write_frame(partial / "var", var)
-        finish_store(partial)
+        create_group(partial, {})
+        consolidate(partial)
     return {"n_cells": x.shape[0], "n_genes": len(var), "n_values": n_values}
 
 
