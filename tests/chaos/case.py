@@ -29,6 +29,7 @@ _BEYOND_ATLAS = re.compile(
     r"|manifests/(integrate|report|merge_pseudobulk)\.json|plates/[^/]+/pseudobulk\.zarr"
     r"|markers\.h5ad|cell_groups\.h5|plates/[^/]+/group_sums\.h5ad|manifests/group_sums/"
     r"|manifests/(merge_by_gene|cell_groups|markers)\.json|by_gene\.zarr|manifests/by_gene/"
+    r"|plates/[^/]+/by_gene\.zarr"
 )
 
 

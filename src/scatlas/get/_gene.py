@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -145,16 +145,12 @@ class _Genes:
 
     @classmethod
     def _open_file(cls, path: Path | str, layer: str | None) -> _Genes:
-        from scatlas.io.tables.table import open_tables
-
         store = Store.find(path)
-        with open_tables(path) as (obs, var), store.open() as root:
-            n_cells, genes = obs.n_rows, var.read()
-            has_layer = layer is not None and f"layers/{layer}" in root
-        if has_layer or layer not in (None, _COUNTS):
+        n_cells, var, layers = _tables(store)
+        if layer in layers or layer not in (None, _COUNTS):
             return cls.open(read_lazy(path), layer)
         open_x = (lambda: read_matrix(path)[0]) if layer is None else None
-        return cls(str(path), layer, n_cells, genes, store, open_x)
+        return cls(str(path), layer, n_cells, var, store, open_x)
 
     @cached_property
     def _copy(self) -> GeneCopy | str:
@@ -225,6 +221,15 @@ class _Genes:
                 parts.append(block.toarray())
                 passed.update(len(parts[-1]))
         return np.concatenate(parts)
+
+
+@lru_cache(maxsize=16)
+def _tables(store: Store) -> tuple[int, pd.DataFrame, tuple[str, ...]]:
+    """Number of cells, genes and layers of a file, whose stamp changes with it."""
+    from scatlas.io.tables.table import open_tables
+
+    with open_tables(store.path) as (obs, var), store.open() as root:
+        return obs.n_rows, var.read(), tuple(root.get("layers", {}))
 
 
 def _from_copy(copy: GeneCopy, position: int, *, as_counts: bool) -> NDArray[Any]:

@@ -40,6 +40,7 @@ TEXT = (ROOT / "config/config.yaml").read_text()
 OFF = re.compile(r"^( *)# (\w+: null)$", re.MULTILINE)
 DEFAULTS = yaml.safe_load(OFF.sub(r"\1\2", TEXT))
 DEFAULTS["plates"] = {"sheet": DEFAULTS["plates"], "path": None, "by": None, "on_error": "stop"}
+DEFAULTS["by_gene"] = {"genes": "auto"}
 
 
 def refusal(source) -> str:

@@ -41,10 +41,29 @@ def filesystem(url: str) -> tuple[Any, str]:
 
 @cache
 def _register_obstore(protocol: str) -> None:
-    if find_spec("obstore") is not None:
-        from obstore.fsspec import register
+    if find_spec("obstore") is None:
+        return
+    import fsspec
+    from obstore.fsspec import register
 
-        register(protocol)
+    register(protocol)
+    of_obstore = fsspec.get_filesystem_class(protocol)
+
+    class WithOpenRanges(of_obstore):  # type: ignore[misc, valid-type]
+        """obstore 0.12 refuses a range without a begin or an end, as Zarr asks for the index at the
+        end of a shard.
+        """
+
+        async def _cat_file(
+            self, path: str, start: int | None = None, end: int | None = None, **options: Any
+        ) -> bytes:
+            if (start is None) != (end is None):
+                size = (await self._info(path))["size"]
+                start, end, _ = slice(start, end).indices(size)
+            content: bytes = await super()._cat_file(path, start=start, end=end, **options)
+            return content
+
+    fsspec.register_implementation(protocol, WithOpenRanges, clobber=True)
 
 
 def list_files(store: Path | str, key: str = "") -> set[str] | None:

@@ -29,7 +29,7 @@ from scatlas.io.products.assemble_atlas import place
 from scatlas.io.products.gene_major import write_csc
 from scatlas.io.tables.column_writer import write_frame
 from scatlas.io.tables.table import Table
-from scatlas.io.zarr_writer.elements import consolidate, create_group, finish_store
+from scatlas.io.zarr_writer.elements import consolidate, create_group
 from scatlas.io.zarr_writer.sharded_array import ShardedArray, encoding_pool
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 NAME = "by_gene.zarr"
 # Attribute of the copy: checksum of the atlas's X.
 SOURCE_CHECKSUM = "checksum_of_source"
-# Values per chunk: a reader of one gene of a small plate decodes one chunk.
-_CHUNK_VALUES = 2**16
+# Values per chunk: of a small plate, a reader of one gene decodes one or two chunks.
+_CHUNK_VALUES = 2**14
 _INDEX_CHUNK_VALUES = 2**14
 # Requests at once to a store at an address, where each waits for the network.
 _REQUESTS = 16
@@ -79,7 +79,8 @@ def write_piece(
             block_budget=block_budget,
         )
         write_frame(partial / "var", var)
-        finish_store(partial)
+        create_group(partial, {})
+        consolidate(partial)
     return {"n_cells": x.shape[0], "n_genes": len(var), "n_values": n_values}
 
 
