@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("scatlas")
 
 
-def main(argv: list[str] | None = None) -> None:
+def options() -> argparse.ArgumentParser:
+    """Parser of the script's options."""
     parser = script.parser(__doc__)
     parser.add_argument(
         "--hvg", nargs="+", required=True, metavar="PLATE=PATH", help="hvg.parquet of each plate"
@@ -62,7 +63,11 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("--list", type=Path, required=True, help="consensus_genes.tsv to write")
     parser.add_argument("--table", type=Path, required=True, help="consensus.parquet to write")
-    args = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = options().parse_args(argv)
     with script.recorded_run(args, outputs=[args.list, args.table]) as facts:
         bad = args.manifests if args.leave_out else None
         tables, missing = read_tables(script.plate_paths(args.hvg), bad, args.genes)

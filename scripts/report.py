@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 from scatlas.workflow import report, script
-from scatlas.workflow.labels import Labels
 
 
 def options() -> argparse.ArgumentParser:
@@ -47,6 +46,8 @@ def options() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> None:
+    from scatlas.workflow.labels import Labels  # pandas: --help does not need it
+
     args = options().parse_args(argv)
     # Run times are part of the page, so that its checksum is no fact about the results.
     reports = [args.report, args.figures]

@@ -65,7 +65,7 @@ class Refusals(logging.Filter):
         return 0 if manifest and self.is_refused(manifest) else allowed
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Shorten what is said about the command of a step that has refused its input."""
+        """Shorten the log of a command whose step has refused its input."""
         is_error = record.levelno >= logging.ERROR
         text = getattr(record, "shellcmd", None) or record.getMessage() if is_error else ""
         named = _MANIFEST.search(text or "")

@@ -302,12 +302,13 @@ def test_clusters_table() -> None:
     obs = pd.DataFrame(
         {"leiden": ["10", "9", "9", "9"], "plate": ["p", "p", "q", "q"], "cell_line": list("abbc")}
     )
-    table = _tables.clusters(_tables.crosstab(obs, "cell_line"), "cell_line")
+    table = _tables.clusters(_tables.crosstab(obs, "cell_line"), "cell_line", {})
     assert list(table.index) == ["9", "10"]
     row = {"cells": 3, "most common cell_line": "b", "its %": 66.7, "a": 0, "b": 2, "c": 1}
     assert table.loc["9"].to_dict() == row
-    by_plate = _tables.clusters(_tables.crosstab(obs, "plate"), "plate")
+    by_plate = _tables.clusters(_tables.crosstab(obs, "plate"), "plate", {"9": "B cells"})
     assert list(by_plate.columns[-2:]) == ["p", "q"]
+    assert list(by_plate["name"]) == ["B cells", ""]
 
 
 @pytest.fixture(scope="module")

@@ -189,6 +189,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("open", "show the report in a browser")
     gene = add("gene", "print genes by cluster; draw them, write them, add them to the explorer")
+    _add_gene_options(gene)
+    export = add("export", "write an atlas in the form of another program", config=False)
+    _add_export_options(export)
+    return parser
+
+
+def _add_gene_options(gene: argparse.ArgumentParser) -> None:
     gene.add_argument("names", nargs="+", metavar="GENE", help="measured genes, such as CD3D")
     gene.add_argument("--atlas", help="atlas.zarr, or its address; default: that of the config")
     gene.add_argument("--by", metavar="COLUMN", help="obs column of the groups; default: leiden")
@@ -198,7 +205,9 @@ def _parser() -> argparse.ArgumentParser:
     gene.add_argument(
         "--add", action="store_true", help="add the genes to explore.genes of the config"
     )
-    export = add("export", "write an atlas in the form of another program", config=False)
+
+
+def _add_export_options(export: argparse.ArgumentParser) -> None:
     export.add_argument("atlas", metavar="ATLAS", help="atlas.zarr, or its address")
     forms = export.add_mutually_exclusive_group(required=True)
     for form, text in _FORMS.items():
@@ -215,4 +224,3 @@ def _parser() -> argparse.ArgumentParser:
         help="also raw counts: layers['counts'], for cellxgene raw.X",
     )
     export.add_argument("--seed", type=int, default=0, help="order of the cells for annbatch")
-    return parser
