@@ -35,8 +35,9 @@ _N_CLOSE_NAMES = 3
 
 @dataclass(frozen=True)
 class MeasuredGenes:
-    """``counts.zarr`` and ``size_factors.parquet`` by plate, in the order of the atlas; ``rule`` and
-    ``gene_names`` are the config's keys ``genes`` and ``qc.gene_names``.
+    """``counts.zarr`` and ``size_factors.parquet`` by plate, in the order of the atlas.
+
+    ``rule`` and ``gene_names`` are the config's keys ``genes`` and ``qc.gene_names``.
     """
 
     stores: Mapping[str, Path]
@@ -46,16 +47,16 @@ class MeasuredGenes:
 
     @classmethod
     def beside(cls, atlas: Path | str) -> MeasuredGenes:
-        """Find the plates of an atlas in its folder; InputError if they are elsewhere or changed."""
+        """Find the plates of an atlas in its folder; refuse those that have changed."""
         store = Store.find(atlas)
         if store.is_url:
             raise InputError(
                 f"{atlas}: the counts of its plates are only in the folder where it was built: "
-                "export it from there, or without --genes and --counts"
+                "give the atlas there"
             )
         folder = Path(store.path).absolute().parent
         with store.open() as root:
-            if "uns/scatlas" not in root:
+            if "uns/scatlas/plates" not in root:
                 raise InputError(
                     f"{atlas} does not say which plates it has (uns['scatlas']): give an "
                     "atlas.zarr of the workflow"
@@ -73,7 +74,7 @@ class MeasuredGenes:
             if not path.exists():
                 raise InputError(
                     f"{atlas}: the counts of its plates are not beside it ({path} is missing): "
-                    "export it from the folder where it was built, or without --genes and --counts"
+                    "give the atlas in the folder where it was built"
                 )
         found._check_cells(Path(store.path))
         return found
@@ -86,8 +87,8 @@ class MeasuredGenes:
         if column and np.array_equal(column.array(0, column.n_rows), factors):
             return
         raise InputError(
-            f"{atlas}: the plates beside it have other cells or size factors than it: finish the "
-            "run (scatlas run), and export again"
+            f"{atlas}: the plates beside it have other cells or size factors than it: "
+            "run scatlas run first"
         )
 
     @cached_property
@@ -110,8 +111,8 @@ class MeasuredGenes:
         return common_genes(distinct, "intersect" if self.rule == "intersect" else "union")
 
     def annotation(self, columns: Iterable[str]) -> pd.DataFrame:
-        """Texts about :attr:`genes` in columns of var, each from the first plate that has the gene
-        and the column; columns of other types are left out.
+        """Texts and flags about :attr:`genes` in columns of var, each from the first plate that has
+        the gene and the column; numbers are left out.
         """
         table = pd.DataFrame(index=self.genes)
         done: set[int] = set()
@@ -121,9 +122,10 @@ class MeasuredGenes:
             done.add(id(self.of_plates[plate]))
             var = read_elem(open_with_zarr_python(store)["var"])
             for name in (name for name in columns if name in var):
-                if not pd.api.types.is_numeric_dtype(var[name]):
+                if var[name].dtype == bool or not pd.api.types.is_numeric_dtype(var[name]):
                     texts = var[name].astype(object).reindex(self.genes)
-                    table[name] = table[name].fillna(texts) if name in table else texts
+                    first = table.get(name, texts)
+                    table[name] = np.where(first.isna(), texts, first)
         return table
 
     @cached_property
