@@ -511,3 +511,21 @@ def test_plate_schema(row, good):
     schema = yaml.safe_load(config_keys.schema_files()["plates.schema.yaml"])
     jsonschema.Draft202012Validator.check_schema(schema)
     assert jsonschema.Draft202012Validator(schema).is_valid(row) is good
+
+
+def test_names_of_genes_may_come_from_a_file(tmp_path):
+    path = tmp_path / "genes.txt"
+    path.write_text("ISG15\n\nIFI6\tinterferon\nISG15\n")
+    assert load({"consensus": {"also": str(path)}}).consensus.also == ["ISG15", "IFI6"]
+    names = ["Trav14d-3/dv8", "AC012345.1", "CD3D"]
+    assert load({"explore": {"genes": [*names, str(path)]}}).explore.genes == [
+        *names,
+        *("ISG15", "IFI6"),
+    ]
+    path.write_text("\n")
+    with pytest.raises(ConfigError, match=r"explore.genes.*genes.txt' names no gene: write one"):
+        load({"explore": {"genes": [str(path)]}})
+    with pytest.raises(ConfigError, match=r"consensus.also.*'no.txt' cannot be read: name genes"):
+        load({"consensus": {"also": ["no.txt"]}})
+    with pytest.raises(ConfigError, match=r"5,001 genes are named: name 5,000 at most"):
+        load({"explore": {"genes": [f"G{i}" for i in range(5001)]}})

@@ -38,7 +38,7 @@ def gene(
     figure: Path | None = None,
     add: bool = False,
 ) -> None:
-    """Print each gene's share of cells with counts and mean by group; write what the options name."""
+    """Print each gene's share of cells with counts, and mean, by group; write the files."""
     from scatlas.get import genes
 
     names = [*dict.fromkeys(names)]
