@@ -13,9 +13,9 @@ from scatlas.get import aggregate_cells
 from scatlas.io import CsrWriter, read_cells, read_matrix
 from scatlas.workflow import script
 from scatlas.workflow.cell_filter import read_columns
-from scatlas.workflow.labels import Labels
 from scatlas.workflow.config.cli_options import add_sections, read_section
 from scatlas.workflow.config.sections import Pseudobulk
+from scatlas.workflow.labels import Labels
 
 # Sums that are made sparse at once.
 AT_ONCE = 2**22

@@ -104,7 +104,7 @@ def test_another_name_reruns_little_and_names_of_other_clusters_are_not_used(
     assert done.returncode == 1
     assert re.search(
         r"labels.tsv was written for other clusters \(\d+ then, \d+ now\), so no cell has its "
-        "names: scatlas label writes a table of these clusters",
+        "names: write a table of these clusters with scatlas label",
         done.stdout,
     )
     atlas = ad.read_zarr(project.results / "atlas.zarr")

@@ -4,7 +4,7 @@
 for path in CONFIG.labels:
     if not Path(path).is_file():
         raise WorkflowError(
-            f"labels: {path}: there is no such table: scatlas label writes one, or leave labels out"
+            f"labels: {path}: there is no such table: write it with scatlas label, or correct labels"
         )
 
 

@@ -239,8 +239,8 @@ def _edit_of(
 ) -> tuple[str | None, list[str]]:
     """What an owner has edited, None for nothing; and files that are damaged or lost beside it."""
     new = [name for name in other if seen.get(name) != list(_size_and_time(output / name))]
-    if unread := [name for name in new if not edits.can_be_read(output, [name])]:
-        return None, unread
+    if (damaged := edits.damaged_file(output, new)) is not None:
+        return None, [damaged]
     if "zarr.json" not in files:
         return (", ".join(other) or "its content" if other else None), []
     if not other and not edits.added_nodes(output, files):
@@ -261,6 +261,6 @@ def _damage_message(changed: Mapping[Path, str]) -> str:
     paths = " ".join(map(str, list(changed)[:_MAX_NAMED]))
     return (
         f"{where} not what its step has written{more}: its bytes are damaged, or another program "
-        f"has changed them; move it away to keep it, or delete it (rm -r {paths}), and give the same command again, which makes "
-        "it again where it is needed"
+        f"has changed them; move it away to keep it, or delete it (rm -r {paths}), and give the "
+        "same command again, which makes it again where it is needed"
     )

@@ -86,9 +86,7 @@ def _read_table(path: Path) -> LabelTable:
     key = next((name for name in header if name in (CLUSTER, BY, CELL)), None)
     if key is None:
         if near := get_close_matches(header[0].lower(), (CLUSTER, BY, CELL), 1, 0.7):
-            raise InputError(
-                f"{path}: did you mean {near[0]!r} by the column {header[0]!r}? Rename it"
-            )
+            raise InputError(f"{path}: column {header[0]!r} is nearly {near[0]!r}: rename it")
         key = header[0] = CELL  # pandas writes the index of obs first, with its name or without
     if twice := next((name for name in header if header.count(name) > 1), None):
         raise InputError(f"{path}: column {twice!r} occurs twice; rename one")
@@ -100,12 +98,12 @@ def _read_table(path: Path) -> LabelTable:
     for name in columns:
         near = get_close_matches(name.lower(), _KNOWN, 1, 0.85)
         if near and near[0] not in table:
-            raise InputError(f"{path}: did you mean {near[0]!r} by the column {name!r}? Rename it")
+            raise InputError(f"{path}: column {name!r} is nearly {near[0]!r}: rename it")
         if not is_storable(name) or name in {*WRITTEN_COLUMNS, *_KNOWN}:
             raise InputError(f"{path}: obs cannot have a column of labels {name!r}: rename it")
     if not columns or not (table[columns] != "").any(axis=None):
         where = f" in {', '.join(columns)}" if columns else ", and no column for them"
-        raise InputError(f"{path}: no {kind} has a name yet{where}: fill in cell_type")
+        raise InputError(f"{path}: no {kind} has a name yet{where}: write names into cell_type")
     names = [table.index, table[PLATE]] if PLATE in table else [table.index]
     repeated = pd.MultiIndex.from_arrays(names).duplicated()
     if repeated.any():
@@ -121,7 +119,7 @@ def _read_cells(path: Path) -> list[list[str]]:
         raw = path.read_bytes()
         text = raw.decode("utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
     except (FileNotFoundError, IsADirectoryError):
-        msg = f"{path}: there is no such table: scatlas label writes one, see labels in the config"
+        msg = f"{path}: there is no such table of labels: write it with scatlas label, or correct labels"
         raise InputError(msg) from None
     except UnicodeDecodeError:
         raise InputError(f"{path} is not a text file: save it as CSV (UTF-8)") from None
@@ -189,8 +187,8 @@ class Clusters:
         else:
             return None
         return (
-            f"{table.path} {words}, so no cell has its names: scatlas label writes a table of "
-            "these clusters"
+            f"{table.path} {words}, so no cell has its names: write a table of these "
+            "clusters with scatlas label"
         )
 
 
