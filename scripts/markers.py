@@ -41,7 +41,7 @@ def main(argv: list[str] | None = None) -> None:
     outputs = [args.table, args.means, *([args.wilcoxon] if args.wilcoxon else [])]
     with script.recorded_run(args, outputs=outputs) as facts:
         found = rank_markers(merge_plates(script.plate_paths(args.sums), args.genes), args.n_genes)
-        if names := Labels(args.labels).names:
+        if names := Labels.open(args.labels).names:
             of_cluster = found.table["group"].map(names).fillna("")
             found.table[LABEL] = of_cluster.where(found.table["by"] == BY, "")
         write_table(args.table, found.table)

@@ -163,7 +163,7 @@ class Results:
     doublets: Mapping[str, Path] = field(default_factory=dict)  # doublets.json
     markers: Path | None = None  # markers.tsv, if the config asks for it
     means: Path | None = None  # markers.h5ad
-    labels: Labels = field(default_factory=lambda: Labels(None))  # names of clusters and cells
+    labels: Labels = field(default_factory=Labels)  # names of clusters and cells
     atlas: Path | None = None  # atlas.zarr, if it has the map of all cells
     left_out: Mapping[str, str] | None = None  # the reasons; None if bad plates stop a run
 
