@@ -79,7 +79,10 @@ def test_tables_that_are_missing_or_make_one_column(tmp_path: Path):
     ("rows", "words"),
     [
         ("0\tA\n1\tB\n", "lacks clusters (2)"),
-        ("0\tA\n1\tB\n2\tC\n3\tD\n", "names clusters that are not there (3), so no cell has its names"),
+        (
+            "0\tA\n1\tB\n2\tC\n3\tD\n",
+            "names clusters that are not there (3), so no cell has its names",
+        ),
     ],
 )
 def test_a_table_by_hand_names_the_clusters_there_are(tmp_path: Path, rows: str, words: str):
