@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 from scatlas.workflow import report, script
-from scatlas.workflow.labels import Labels
 from scatlas.workflow.left_out import plates_left_out
 
 
@@ -65,7 +64,7 @@ def main(argv: list[str] | None = None) -> None:
             means=args.means,
             atlas=args.atlas,
             integrated=args.integrated,
-            labels=Labels.open(args.labels),
+            labels_store=args.labels,
             doublets=script.plate_paths(args.doublets or []),
             manifests=args.manifests,
             left_out=plates_left_out(args.consensus) if args.consensus else None,
