@@ -39,7 +39,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--names", type=Path, help="labels.zarr, if cells have labels")
     parser.add_argument("--groups", type=Path, required=True, help="cell_groups.h5 to write")
     args = parser.parse_args(argv)
-    stores, labels = script.plate_paths(args.stores), Labels(args.names)
+    stores, labels = script.plate_paths(args.stores), Labels.open(args.names)
     with script.recorded_run(args, outputs=[args.groups]) as facts:
         facts["plates"], first = {}, 0
         with atomic_path(args.groups) as path, create_hdf5(path) as file:
@@ -51,8 +51,8 @@ def main(argv: list[str] | None = None) -> None:
                         by: as_groups(
                             clusters(args, first, rows.size)
                             if by == "leiden"
-                            else labels.values(by, slice(first, first + rows.size))
-                            if by in labels
+                            else labels.values(by, first, first + rows.size)
+                            if by in labels.obs
                             else column_of(stores[plate], plate, by, constants, rows)
                         )
                         for by in dict.fromkeys(args.by)

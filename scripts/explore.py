@@ -41,7 +41,7 @@ def main(argv: list[str] | None = None) -> None:
         if args.stores:
             paths = (script.plate_paths(part) for part in (args.stores, args.size_factors))
             measured = MeasuredGenes(*paths, args.genes, args.gene_names)
-        first = Labels(args.labels).columns
+        first = Labels.open(args.labels).columns
         columns, genes = choose(cells, sample, wanted, args.markers, measured, first)
         facts |= build(
             args.html,

@@ -35,7 +35,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     with script.recorded_run(args, outputs=[args.labels, args.sample]) as facts:
         tables = read_tables(args.tables)
-        refuse_columns_of_the_atlas(tables, args.merged)
+        there = open_store(args.merged)["obs"].attrs["column-order"]
         plates = json.loads(args.concat.read_text("utf-8"))["plates"]
         ends = np.cumsum([0, *(plate["n_cells"] for plate in plates.values())]).tolist()
         clusters = Clusters.read(args.map, args.subset, args.leiden)
@@ -45,6 +45,11 @@ def main(argv: list[str] | None = None) -> None:
             problems += [problem] if problem else []
             rows = np.full(ends[-1], -1) if problem else rows_in(table, clusters, args.merged)
             for name in table.columns:
+                if name in there:
+                    raise InputError(
+                        f"{table.path}: the cells have an obs column {name!r} already: rename that "
+                        f"of the table, for example to {name}_label"
+                    )
                 labels = values_of(table.rows[name] if not problem else table.rows[name].str[:0])
                 values[name] = pd.api.extensions.take(labels, rows, allow_fill=True)
             if table.is_of_clusters and not problem:
@@ -76,16 +81,6 @@ def rows_in(table: LabelTable, clusters: Clusters, merged: Path) -> np.ndarray:
     all_rows = np.full(open_store(merged)["X"].attrs["shape"][0], -1)
     all_rows[clusters.rows] = rows
     return all_rows
-
-
-def refuse_columns_of_the_atlas(tables: list[LabelTable], merged: Path) -> None:
-    there = open_store(merged)["obs"].attrs["column-order"]
-    for table in tables:
-        if taken := [name for name in table.columns if name in there]:
-            raise InputError(
-                f"{table.path}: the cells have an obs column {taken[0]!r} already: rename that of "
-                f"the table, for example to {taken[0]}_label"
-            )
 
 
 if __name__ == "__main__":

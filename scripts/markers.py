@@ -44,7 +44,7 @@ def main(argv: list[str] | None = None) -> None:
     with script.recorded_run(args, outputs=outputs) as facts:
         sums = merge_plates(script.plate_paths(args.sums), args.genes)
         found = rank_markers(sums, args.n_genes, args.min_fold_change)
-        if names := Labels(args.labels).names:
+        if names := Labels.open(args.labels).names:
             of_cluster = found.table["group"].map(names).fillna("")
             found.table[LABEL] = of_cluster.where(found.table["by"] == BY, "")
         write_table(args.table, found.table)

@@ -36,13 +36,13 @@ def main(argv: list[str] | None = None) -> None:
         prefix_errors(f"plate {args.plate}"),
     ):
         keep = read_cells(args.qc, ["keep"])["keep"].to_numpy()
-        labels = Labels(args.names)
-        own = [name for name in by if name not in labels]
+        labels = Labels.open(args.names)
+        own = [name for name in by if name not in labels.obs]
         cells = read_columns(args.store, args.plate, own, key="pseudobulk.by")
         rows = np.full(keep.size, -1)
         rows[keep] = np.arange(np.count_nonzero(keep))
         for name in set(by) - set(own):
-            kept = labels.values(name, labels.rows_of(args.plate))
+            kept = labels.values(name, *labels.rows[args.plate])
             cells[name] = pd.api.extensions.take(kept, rows, allow_fill=True)
         x, var = read_matrix(args.store, compact=True, **script.block_sizes(args))
         groups, layers = aggregate_cells(x, cells, by, func="sum", mask=keep)

@@ -46,8 +46,6 @@ def options() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> None:
-    from scatlas.workflow.labels import Labels  # pandas: --help does not need it
-
     args = options().parse_args(argv)
     # Run times are part of the page, so that its checksum is no fact about the results.
     reports = [args.report, args.figures]
@@ -65,7 +63,7 @@ def main(argv: list[str] | None = None) -> None:
             means=args.means,
             atlas=args.atlas,
             integrated=args.integrated,
-            labels=Labels(args.labels),
+            labels_store=args.labels,
             doublets=script.plate_paths(args.doublets or []),
             manifests=args.manifests,
             left_out=dict(consensus.get("left_out", {})) if skips else None,

@@ -118,6 +118,8 @@ class Case:
         before = set()
         for _ in range(RUNS):
             done = self.run()
+            if done.code == 0 and self.denies_edits(done):
+                continue
             if done.code == 0:
                 self.judge()
                 return "right"
@@ -129,11 +131,15 @@ class Case:
 
     def disturbed(self, done: Done) -> None:
         """Check that a run with a fault has succeeded or printed its error."""
-        if done.code == 0:
-            self.judge()
-        else:
+        if done.code:
             self.check_sentence(done)
             self.obey(done)
+        elif not self.denies_edits(done):
+            self.judge()
+
+    def denies_edits(self, done: Done) -> bool:
+        """Remove results that a run takes for edited; return whether there are some."""
+        return "stays as it is; if you have not edited it" in done.said and self.obey(done)
 
     def obey(self, done: Done) -> bool:
         """Do what the sentences request; return whether they request anything."""

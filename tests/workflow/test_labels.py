@@ -104,7 +104,7 @@ def test_another_name_reruns_little_and_names_of_other_clusters_are_not_used(
     assert done.returncode == 1
     assert re.search(
         r"labels.tsv was written for other clusters \(\d+ then, \d+ now\), so no cell has its "
-        "names: scatlas label writes a table of these clusters",
+        "names: write a table of these clusters with scatlas label",
         done.stdout,
     )
     atlas = ad.read_zarr(project.results / "atlas.zarr")
@@ -118,6 +118,9 @@ def test_another_name_reruns_little_and_names_of_other_clusters_are_not_used(
     assert set(atlas.obs["cell_type"].dropna()) == {"a cell"}
     assert main(["label", "--config", "my.yaml"]) == 1
     assert "labels.tsv is there" in capsys.readouterr().err
+    path.write_text("cluster\tcell_type\n0\tA\n0\tB\n")
+    assert main(["check", "--config", "my.yaml"]) == 1
+    assert "labels.tsv: cluster '0' occurs twice" in capsys.readouterr().out
 
 
 def add_cell_type(store: Path) -> None:

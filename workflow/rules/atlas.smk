@@ -116,7 +116,9 @@ rule atlas:
         pca=subpath(input.pca, parent=True),
         harmony=HARMONY_OPTION,
         map=result("--map", "map.zarr", CONFIG.maps_all_cells),
-        labels=result("--labels", "labels.zarr", CONFIG.labels and CONFIG.maps_all_cells),
+        labels=result(
+            "--labels", "labels.zarr", CONFIG.labels and CONFIG.maps_all_cells
+        ),
         atlas=subpath(output.atlas, parent=True),
     message:
         "putting the atlas together"

@@ -4,15 +4,13 @@
 for path in CONFIG.labels:
     if not Path(path).is_file():
         raise WorkflowError(
-            f"labels: {path}: there is no such table: scatlas label writes one, or leave labels out"
+            f"labels: {path}: there is no such table: write it with scatlas label"
         )
 
 
 rule labels:
     input:
-        tables=[
-            source for path in CONFIG.labels if (source := local_source(path)) != []
-        ],
+        tables=[local(path) for path in CONFIG.labels],
         concat=rules.concat_on_disk.output.manifest,
         merged=ancient(rules.concat_on_disk.output.merged),
         map_manifest=[f"{OUT}/manifests/map.json"] if CONFIG.maps_all_cells else [],
@@ -40,7 +38,6 @@ rule labels:
         **requests("labels", "small_atlas"),
     params:
         tables=CONFIG.labels,
-        stamps=lambda wildcards: [stamp_of(path) for path in CONFIG.labels],
         merged=subpath(input.merged, parent=True),
         map=result("--map", "map.zarr", CONFIG.maps_all_cells),
         labels=subpath(output.labels, parent=True),

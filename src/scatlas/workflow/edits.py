@@ -1,4 +1,4 @@
-"""Results that their owner has edited: which they are, what is different, and whether it can be read.
+"""Results that their owner has edited: which they are, what differs, and whether it can be read.
 
 Atlas, files of cells, tables, figures and pages are for users alone, who may add cell types to the
 atlas or mend a word of a table. Such a result stays as it is, and each run names it. Bytes that
@@ -90,25 +90,31 @@ def _element(file: str) -> str:
     return "/".join(parts[: 1 if parts[0] == "X" else 2])
 
 
-def can_be_read(output: Path, files: Collection[str]) -> bool:
-    """Whether edited files are complete, as far as their formats tell; decodes all their values."""
-    try:
-        for node in dict.fromkeys(map(_node, files)):
-            path = output / node
-            if "zarr.json" in files or (output / "zarr.json").exists():
-                _read_node(path)
-            elif path.suffix == ".h5ad":
-                from scatlas.workflow.sample import read_all
+def damaged_file(output: Path, files: Collection[str]) -> str | None:
+    """One of the edited files that is incomplete, as far as the formats tell; decodes them all."""
+    first_of = {_node(file): file for file in reversed([*files])}
+    for node, file in first_of.items():
+        path = output / node
+        try:
+            is_complete = _is_complete(path, in_store=(output / "zarr.json").exists())
+        except Exception as error:  # noqa: BLE001 - of a decoder, which may be any
+            logger.info("%s cannot be read: %s", path, error)
+            is_complete = False
+        if not is_complete:
+            return file
+    return None
 
-                read_all(path)
-            else:
-                end = _LAST_BYTES.get(path.suffix, b"")
-                data = path.read_bytes().rstrip()
-                if not data or not data.endswith(end):
-                    return False
-    except Exception as error:  # of a decoder, which may be any
-        logger.info("%s cannot be read: %s", output, error)
-        return False
+
+def _is_complete(path: Path, *, in_store: bool) -> bool:
+    if in_store:
+        _read_node(path)
+    elif path.suffix == ".h5ad":
+        from scatlas.workflow.sample import read_all
+
+        read_all(path)
+    else:
+        data = path.read_bytes().rstrip()
+        return bool(data) and data.endswith(_LAST_BYTES.get(path.suffix, b""))
     return True
 
 

@@ -50,14 +50,14 @@ class Findings:
         """
         for store in self.incomplete:
             (store / "zarr.json").unlink(missing_ok=True)
-        for store in self.edited:
-            if (store / "zarr.json").exists():
-                _consolidate_again(store)
-        for path, record in self.touched.items():
-            try:
+        try:
+            for store in self.edited:
+                if (store / "zarr.json").exists():
+                    _consolidate_again(store)
+            for path, record in self.touched.items():
                 write_json(path, record)
-            except OSError as error:
-                logger.info("%s: new times of its files cannot be written: %s", path, error)
+        except OSError as error:
+            logger.info("the records of results that have changed cannot be written: %s", error)
 
     @property
     def sentences(self) -> list[str]:
@@ -82,13 +82,15 @@ class Findings:
 
 def _consolidate_again(store: Path) -> None:
     """Bring the consolidated metadata up to date, which anndata and zarr-python believe."""
+    from scatlas.io.files.atomic import atomic_path
     from scatlas.io.files.local_zarr import current_nodes
-    from scatlas.io.zarr_writer.elements import consolidate
+    from scatlas.io.zarr_writer.elements import consolidated_metadata
 
     document = json.loads((store / "zarr.json").read_bytes())
     nodes = (document.get("consolidated_metadata") or {}).get("metadata")
     if current_nodes(store, document) is not nodes:
-        consolidate(store)
+        with atomic_path(store / "zarr.json") as partial:
+            partial.write_text(consolidated_metadata(store), encoding="utf-8")
 
 
 def run_record(manifest: Path) -> Path:
@@ -239,8 +241,8 @@ def _edit_of(
 ) -> tuple[str | None, list[str]]:
     """What an owner has edited, None for nothing; and files that are damaged or lost beside it."""
     new = [name for name in other if seen.get(name) != list(_size_and_time(output / name))]
-    if unread := [name for name in new if not edits.can_be_read(output, [name])]:
-        return None, unread
+    if (damaged := edits.damaged_file(output, new)) is not None:
+        return None, [damaged]
     if "zarr.json" not in files:
         return (", ".join(other) or "its content" if other else None), []
     if not other and not edits.added_nodes(output, files):
@@ -261,6 +263,6 @@ def _damage_message(changed: Mapping[Path, str]) -> str:
     paths = " ".join(map(str, list(changed)[:_MAX_NAMED]))
     return (
         f"{where} not what its step has written{more}: its bytes are damaged, or another program "
-        f"has changed them; move it away to keep it, or delete it (rm -r {paths}), and give the same command again, which makes "
-        "it again where it is needed"
+        f"has changed them; move it away to keep it, or delete it (rm -r {paths}), and give the "
+        "same command again, which makes it again where it is needed"
     )

@@ -9,8 +9,9 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ from scatlas.workflow.config.plate_sheet import WRITTEN_COLUMNS
 from scatlas.workflow.sample import ATLAS_ROW
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -55,23 +56,15 @@ class LabelTable:
     def is_of_clusters(self) -> bool:
         return self.rows.index.name == CLUSTER
 
-    @property
-    def clustering(self) -> str:
-        """Digest of the clusters for which it was written; empty if it does not say."""
-        return str(self.rows[CLUSTERING].max()) if CLUSTERING in self.rows else ""
-
 
 def read_tables(paths: Sequence[Path | str]) -> list[LabelTable]:
     """Read and check tables by themselves; an obs column in two of them is refused."""
     tables = [_read_table(Path(path)) for path in paths]
-    of_column: dict[str, Path] = {}
-    for table in tables:
-        for name in table.columns:
-            if name in of_column:
-                raise InputError(
-                    f"{table.path}: {of_column[name]} has a column {name!r}, too: rename one"
-                )
-            of_column[name] = table.path
+    for first, second in combinations(tables, 2):
+        if both := [name for name in second.columns if name in first.columns]:
+            raise InputError(
+                f"{second.path}: {first.path} has a column {both[0]!r}, too: rename one"
+            )
     return tables
 
 
@@ -86,9 +79,7 @@ def _read_table(path: Path) -> LabelTable:
     key = next((name for name in header if name in (CLUSTER, BY, CELL)), None)
     if key is None:
         if near := get_close_matches(header[0].lower(), (CLUSTER, BY, CELL), 1, 0.7):
-            raise InputError(
-                f"{path}: did you mean {near[0]!r} by the column {header[0]!r}? Rename it"
-            )
+            raise InputError(f"{path}: column {header[0]!r} is nearly {near[0]!r}: rename it")
         key = header[0] = CELL  # pandas writes the index of obs first, with its name or without
     if twice := next((name for name in header if header.count(name) > 1), None):
         raise InputError(f"{path}: column {twice!r} occurs twice; rename one")
@@ -100,12 +91,12 @@ def _read_table(path: Path) -> LabelTable:
     for name in columns:
         near = get_close_matches(name.lower(), _KNOWN, 1, 0.85)
         if near and near[0] not in table:
-            raise InputError(f"{path}: did you mean {near[0]!r} by the column {name!r}? Rename it")
+            raise InputError(f"{path}: column {name!r} is nearly {near[0]!r}: rename it")
         if not is_storable(name) or name in {*WRITTEN_COLUMNS, *_KNOWN}:
             raise InputError(f"{path}: obs cannot have a column of labels {name!r}: rename it")
     if not columns or not (table[columns] != "").any(axis=None):
         where = f" in {', '.join(columns)}" if columns else ", and no column for them"
-        raise InputError(f"{path}: no {kind} has a name yet{where}: fill in cell_type")
+        raise InputError(f"{path}: no {kind} has a name yet{where}: write names into cell_type")
     names = [table.index, table[PLATE]] if PLATE in table else [table.index]
     repeated = pd.MultiIndex.from_arrays(names).duplicated()
     if repeated.any():
@@ -121,7 +112,7 @@ def _read_cells(path: Path) -> list[list[str]]:
         raw = path.read_bytes()
         text = raw.decode("utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
     except (FileNotFoundError, IsADirectoryError):
-        msg = f"{path}: there is no such table: scatlas label writes one, see labels in the config"
+        msg = f"{path}: there is no such table of labels: write it with scatlas label"
         raise InputError(msg) from None
     except UnicodeDecodeError:
         raise InputError(f"{path} is not a text file: save it as CSV (UTF-8)") from None
@@ -178,25 +169,20 @@ class Clusters:
         """Why the names of a table are not of these clusters; None if they are."""
         unknown = [name for name in table.rows.index if name not in self.names]
         missing = [name for name in self.names if name not in table.rows.index]
-        if table.clustering and table.clustering != self.digest:
-            then = table.clustering.partition("-")[0]
+        written_for = max(table.rows.get(CLUSTERING, [""]))
+        if written_for not in ("", self.digest):
+            then = written_for.partition("-")[0]
             words = f"was written for other clusters ({then} then, {len(self.names)} now)"
         elif unknown:
-            there = f"there are {_some(self.names)}"
-            words = f"names clusters that are not there ({_some(unknown)}; {there})"
+            words = f"names clusters that are not there ({', '.join(unknown[:_MAX_NAMED])})"
         elif missing:
-            words = f"lacks clusters ({_some(missing)})"
+            words = f"lacks clusters ({', '.join(missing[:_MAX_NAMED])})"
         else:
             return None
         return (
-            f"{table.path} {words}, so no cell has its names: scatlas label writes a table of "
-            "these clusters"
+            f"{table.path} {words}, so no cell has its names: write a table of these "
+            "clusters with scatlas label"
         )
-
-
-def _some(names: Collection[str]) -> str:
-    listed = ", ".join([*names][:_MAX_NAMED])
-    return listed + (f" and {len(names) - _MAX_NAMED:,} more" if len(names) > _MAX_NAMED else "")
 
 
 def rows_of_cells(table: LabelTable, merged: Path) -> NDArray[np.int64]:
@@ -209,23 +195,20 @@ def rows_of_cells(table: LabelTable, merged: Path) -> NDArray[np.int64]:
         keys = pd.Index(table.rows[PLATE] + "\t" + keys)
     parts = [np.empty(0, np.int64)]
     for lo, hi in names.spans():
-        texts = pd.Series(names.text(lo, hi))
-        if plates is None:
-            parts.append(keys.get_indexer(texts))
-            continue
-        plate = pd.Series(plates.text(lo, hi))
-        # Names that several plates have end in that of their plate.
-        pairs = zip(texts, plate, strict=True)
-        own = pd.Series([text.removesuffix(f"-{name}") for text, name in pairs], dtype=object)
-        rows, others = (keys.get_indexer(plate + "\t" + part) for part in (texts, own))
-        parts.append(np.where(rows < 0, others, rows))
+        texts = [*names.text(lo, hi)]
+        if plates:
+            # Names that several plates have end in that of their plate.
+            pairs = [*zip(plates.text(lo, hi), texts, strict=True)]
+            texts = [f"{plate}\t{text}" for plate, text in pairs]
+            own = [f"{plate}\t{text.removesuffix(f'-{plate}')}" for plate, text in pairs]
+            texts = [a if a in keys else b for a, b in zip(texts, own, strict=True)]
+        parts.append(keys.get_indexer(pd.Index(texts, dtype=object)))
     rows = np.concatenate(parts)
-    used = np.zeros(len(keys), bool)
-    used[rows[rows >= 0]] = True
-    if not used.all():
-        name = table.rows.index[~used][0]
+    unused = np.setdiff1d(np.arange(len(keys)), rows)
+    if unused.size:
+        name = table.rows.index[unused[0]]
         raise InputError(
-            f"{table.path}: {np.count_nonzero(~used):,} of {len(used):,} cells are not in the "
+            f"{table.path}: {unused.size:,} of {len(keys):,} cells are not in the "
             f"atlas, the first is {name!r}; names there are like {names.text(0, 1)[0]!r}: correct "
             "them or remove their rows; where plates share names, add a column plate"
         )
@@ -243,36 +226,21 @@ def values_of(labels: pd.Series) -> pd.Categorical | NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Labels:
-    """The labels of all cells of an atlas, in ``labels.zarr``."""
+    """The labels of all cells of an atlas, in ``labels.zarr``; none without it."""
 
-    path: Path | None
+    path: Path | None = None
+    obs: Any = ()
+    columns: list[str] = field(default_factory=list)  # those of which cells have values
+    names: dict[str, str] = field(default_factory=dict)  # of each cluster
+    rows: dict[str, list[int]] = field(default_factory=dict)  # first and last ones by plate
 
-    @property
-    def _facts(self) -> dict[str, Any]:
-        if self.path is None:
-            return {}
-        return dict(open_store(self.path).attrs["labels"])
+    @classmethod
+    def open(cls, path: Path | None) -> Labels:
+        if path is None:
+            return cls()
+        store = open_store(path)
+        return cls(path, store["obs"], **store.attrs["labels"])
 
-    @property
-    def columns(self) -> list[str]:
-        """Columns of which cells have values."""
-        return list(self._facts.get("columns", []))
-
-    @property
-    def names(self) -> dict[str, str]:
-        """Name of each cluster, if a table names them."""
-        return dict(self._facts.get("names", {}))
-
-    def __contains__(self, column: object) -> bool:
-        return self.path is not None and column in open_store(self.path)["obs"]
-
-    def values(self, column: str, rows: slice) -> Any:
-        """Values of some cells, as pandas keeps them."""
-        assert self.path is not None
-        return Column.open(self.path, open_store(self.path)["obs"], column).array(
-            rows.start, rows.stop
-        )
-
-    def rows_of(self, plate: str) -> slice:
-        """Rows of a plate's kept cells."""
-        return slice(*self._facts["rows"][plate])
+    def values(self, column: str, lo: int, hi: int) -> Any:
+        """Values of cells ``lo`` to ``hi``, as pandas keeps them."""
+        return Column.open(str(self.path), self.obs, column).array(lo, hi)

@@ -112,7 +112,7 @@ def test_an_edited_store_is_read_as_it_is_and_named(
     assert nodes is not None
     assert ("obs/mine" in nodes) == ("mine" in what)
     check_outputs([results / "manifests/made.json"]).apply()
-    monkeypatch.setattr(edits, "can_be_read", lambda *_: pytest.fail("read once more"))
+    monkeypatch.setattr(edits, "_is_complete", lambda *_: pytest.fail("read once more"))
     assert len(edited_results(results)) == 1
     for outputs in ([str(store / "zarr.json")], [str(results / "x"), str(store)]):
         with pytest.raises(InputError, match="this run would write it again: move it away"):

@@ -46,8 +46,8 @@ def test_tables_of_people_of_excel_and_of_pandas(tmp_path: Path, text: str | byt
         ("", "has no rows: write a header"),
         ("cluster\tcell_type\n", "has no rows: write a header"),
         (b"cluster\tcell_type\n0\t\xff\xfe\xfa\n", "is not a text file: save it as CSV"),
-        ("clusters\tcell_type\n0\tA\n", "did you mean 'cluster' by the column 'clusters'?"),
-        ("cluster\tmarker\n0\tA\n", "did you mean 'markers' by the column 'marker'?"),
+        ("clusters\tcell_type\n0\tA\n", "column 'clusters' is nearly 'cluster': rename it"),
+        ("cluster\tmarker\n0\tA\n", "column 'marker' is nearly 'markers': rename it"),
         ("cluster\tcell_type\tcell_type\n0\tA\tB\n", "column 'cell_type' occurs twice"),
         ("cluster\tn_cells\n0\t3\n", "no cluster has a name yet, and no column for them"),
         ("cluster\tcell_type\n0\t\n", "no cluster has a name yet in cell_type"),
@@ -66,7 +66,9 @@ def test_what_a_table_cannot_be(tmp_path: Path, text: str | bytes, words: str):
 
 
 def test_tables_that_are_missing_or_make_one_column(tmp_path: Path):
-    with pytest.raises(InputError, match="there is no such table: scatlas label writes one"):
+    with pytest.raises(
+        InputError, match="there is no such table of labels: write it with scatlas label"
+    ):
         read_tables([tmp_path / "no.tsv"])
     some = [write(tmp_path, "cluster\tx\n0\tA\n"), write(tmp_path, "cell\tx\na\tA\n", "b.tsv")]
     with pytest.raises(InputError, match=r"b\.tsv: .*labels\.tsv has a column 'x', too: rename"):
@@ -77,7 +79,10 @@ def test_tables_that_are_missing_or_make_one_column(tmp_path: Path):
     ("rows", "words"),
     [
         ("0\tA\n1\tB\n", "lacks clusters (2)"),
-        ("0\tA\n1\tB\n2\tC\n3\tD\n", "names clusters that are not there (3; there are 0, 1, 2)"),
+        (
+            "0\tA\n1\tB\n2\tC\n3\tD\n",
+            "names clusters that are not there (3), so no cell has its names",
+        ),
     ],
 )
 def test_a_table_by_hand_names_the_clusters_there_are(tmp_path: Path, rows: str, words: str):
@@ -85,7 +90,7 @@ def test_a_table_by_hand_names_the_clusters_there_are(tmp_path: Path, rows: str,
     problem = CLUSTERS.problem_of(table)
     assert problem is not None
     assert words in problem
-    assert problem.endswith("scatlas label writes a table of these clusters")
+    assert problem.endswith("write a table of these clusters with scatlas label")
 
 
 def test_a_table_of_other_clusters_is_known_by_its_digest(tmp_path: Path):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -112,13 +111,13 @@ def _own(node: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read_nodes(path: Path, group: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Nodes below a group by their keys, as their own files describe them."""
-    for name in sorted(os.listdir(path / group)):
-        key = f"{group}/{name}".removeprefix("/")
+    for child in sorted((path / group).iterdir()):
+        key = child.relative_to(path).as_posix()
         with (
             reading(str(path), f"{key}/zarr.json"),
             suppress(FileNotFoundError, NotADirectoryError),
         ):
-            node = json.loads((path / key / "zarr.json").read_bytes())
+            node = json.loads((child / "zarr.json").read_bytes())
             yield key, node
             if node["node_type"] == "group":
                 yield from _read_nodes(path, key)

@@ -123,8 +123,9 @@ def assemble(
         write_frame(partial / "var", facts)
         create_group(partial / "uns", DICT)
         create_group(partial / "uns/pca", DICT)
-        for store in filter(None, (cell_map, labels)):
-            _place_map(Path(store), partial)
+        for columns in (cell_map, labels):
+            if columns is not None:
+                _place_map(Path(columns), partial)
         notes = open_group_to_write(partial / "uns")  # anndata 0.13 refuses a path as a key
         for name, elem in (uns or {}).items():
             write_elem(notes, name, elem)

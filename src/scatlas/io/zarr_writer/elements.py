@@ -149,6 +149,11 @@ def finish_store(path: Path) -> None:
 
 def consolidate(path: Path) -> None:
     """Write all nodes' metadata to the root, in a fixed order, with :data:`WRITER_ATTRIBUTE`."""
+    (path / "zarr.json").write_text(consolidated_metadata(path), encoding="utf-8")
+
+
+def consolidated_metadata(path: Path) -> str:
+    """Metadata of the root with those of all nodes, as JSON."""
     files = [file for file, _ in walk_files(path) if file.endswith("/zarr.json")]
     root = json.loads((path / "zarr.json").read_bytes())
     nodes = {}
@@ -164,4 +169,4 @@ def consolidate(path: Path) -> None:
         "node_type": "group",
     }
     # Without indentation, which would double the time: a plate has fifty nodes.
-    (path / "zarr.json").write_text(json.dumps(metadata), encoding="utf-8")
+    return json.dumps(metadata)

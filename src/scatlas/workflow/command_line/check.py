@@ -120,6 +120,10 @@ def check(config_file: Path, *, as_json: bool = False) -> int:
     notices += _doubtful_values(config)
     n_steps, edited = None, []
     try:
+        if config.labels:
+            from scatlas.workflow.labels import read_tables
+
+            read_tables(config.labels)
         edited = edited_results(Path(config.folder))
         total = _TOTAL.search(plan(config_file, "-n", "--quiet=rules"))
         n_steps = int(total[1]) if total else 0

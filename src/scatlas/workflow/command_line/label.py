@@ -31,7 +31,7 @@ def label(config_file: Path, out: Path | None) -> None:
         out = Path(config.labels[0]) if config.labels else Path("labels.tsv")
     if out.exists():
         if read_clustering(out) in (None, table[CLUSTERING].iloc[0]):
-            raise InputError(f"{out} is there: fill in {_COLUMN}, or name another file with --out")
+            raise InputError(f"{out} is there: give its clusters names, or another file as --out")
         kept = next(
             path for n in range(1, 1000) if not (path := out.with_suffix(f".{n}.tsv")).exists()
         )
@@ -51,7 +51,7 @@ def table_of_clusters(config: Config) -> pd.DataFrame:
     cell_map = folder / "map.zarr" if config.maps_all_cells else None
     files = (folder / "subset.h5ad", folder / "embedding/leiden.h5ad")
     if not (cell_map / "zarr.json" if cell_map else files[1]).exists():
-        raise InputError(f"{folder}: there are no clusters yet: scatlas run makes them")
+        raise InputError(f"{folder}: there are no clusters yet: make them with scatlas run")
     clusters = Clusters.read(cell_map, *files)
     sizes = pd.Series(clusters.sizes, clusters.names)
     table = pd.DataFrame({CLUSTER: natsorted(clusters.names), _COLUMN: ""})

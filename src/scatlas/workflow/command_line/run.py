@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 _NEEDED = {"snakemake": "snakemake", "matplotlib": "matplotlib", "umap": "umap-learn"}
 # Lines of Snakemake around the sentences of an error.
 _NOISE = re.compile(
-    r"^(Using |Building DAG|Config file |SNAKEMAKE|=+$|  [A-Z][\w ()]*: |\w*Error in file |  File )"
+    r"^(Using |Assuming |Building DAG|Config file |SNAKEMAKE|=+$|  [A-Z][\w ()]*: "
+    r"|\w*Error in file |  File |.* was edited .* and stays as it is;)"
 )
 
 

@@ -165,7 +165,7 @@ class Results:
     doublets: Mapping[str, Path] = field(default_factory=dict)  # doublets.json
     markers: Path | None = None  # markers.tsv, if the config asks for it
     means: Path | None = None  # markers.h5ad
-    labels: Labels = Labels(None)  # names of clusters and cells, if the config has tables
+    labels_store: Path | None = None  # labels.zarr, if clusters or cells have names
     atlas: Path | None = None  # atlas.zarr, if it has the map of all cells
     too_few_cells: Mapping[str, int] = field(default_factory=dict)  # plates that choose no genes
     left_out: Mapping[str, str] | None = None  # the reasons; None if bad plates stop a run
@@ -177,6 +177,10 @@ class Results:
                     f"the plates of {name} ({', '.join(getattr(self, name))}) are not those of qc "
                     f"({', '.join(self.qc)}): give each plate to all three, in one order"
                 )
+
+    @cached_property
+    def labels(self) -> Labels:
+        return Labels.open(self.labels_store)
 
     @property
     def qc_tables(self) -> CellTables:

@@ -119,7 +119,9 @@ def crosstab(obs: pd.DataFrame, column: str) -> pd.DataFrame:
     return pd.crosstab(obs["leiden"].astype(str), obs[column].astype(str))
 
 
-def clusters(table: pd.DataFrame, column: str, names: Mapping[str, str]) -> pd.DataFrame:
+def clusters(
+    table: pd.DataFrame, column: str, names: Mapping[str, str] | None = None
+) -> pd.DataFrame:
     """Name and cells of each cluster, its most common value of a column, and the cells of each."""
     table = table.loc[natsorted(table.index), natsorted(table)]
     table.columns.name = None
