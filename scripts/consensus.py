@@ -6,6 +6,7 @@ import argparse
 import json
 import logging
 import os
+import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -105,11 +106,11 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def plates_of_few_cells(plates: Iterable[str], manifests: Path, min_cells: int) -> dict[str, int]:
-    """Plates with fewer kept cells, and how many these are; none if that are all plates."""
+    """Plates with fewer kept cells, and less than half of the median plate's, and how many."""
     manifest = {plate: (manifests / f"{plate}.json").read_text("utf-8") for plate in plates}
     n_cells = {plate: json.loads(text)["n_cells"] for plate, text in manifest.items()}
-    few = {plate: n for plate, n in n_cells.items() if n < min_cells}
-    return few if len(few) < len(n_cells) else {}
+    floor = min(min_cells, statistics.median(n_cells.values()) / 2)
+    return {plate: n for plate, n in n_cells.items() if n < floor}
 
 
 def genes_to_add(args: argparse.Namespace, plates: list[str]) -> list[str]:

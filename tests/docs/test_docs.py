@@ -113,11 +113,12 @@ def test_the_guide_says_how_often_functions_read() -> None:
 
 
 def test_each_picture_is_on_a_page_and_those_of_the_gallery_are_small() -> None:
-    pages = {path: path.read_text() for path in (ROOT / "docs").glob("*.md")}
+    pages = {path: path.read_text() for path in (ROOT / "docs").rglob("*.md")}
     pages[ROOT / "README.md"] = (ROOT / "README.md").read_text()
     pictures = {path.name for path in (ROOT / "docs/images").iterdir()}
     shown = {
-        path: re.findall(r"!\[.+\]\((?:docs/)?images/(.+)\)", text) for path, text in pages.items()
+        path: re.findall(r"!\[.+\]\((?:docs/|\.\./)?images/(.+?)\)", text)
+        for path, text in pages.items()
     }
     assert {name for names in shown.values() for name in names} == pictures
     gallery = shown[ROOT / "docs/gallery.md"]

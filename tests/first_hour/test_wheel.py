@@ -73,7 +73,8 @@ def test_init_says_what_it_saw(project: Path):
     config = yaml.safe_load((project / "atlas.yaml").read_text())
     assert config["genes"] == "same"
     assert config["qc"]["mt_prefix"] == "MT-"
-    assert 0 < config["qc"]["min_genes"] < config["qc"]["max_genes"]
+    assert config["qc"]["min_genes"] > 0
+    assert (config["qc"]["mads"], config["qc"]["by"]) == (5, "plate")
     assert (project / "init.png").read_bytes().startswith(b"\x89PNG")
     header, *rows = (project / "plates.tsv").read_text().splitlines()
     assert header.split("\t") == ["plate", "path", "n_cells"]
@@ -81,7 +82,7 @@ def test_init_says_what_it_saw(project: Path):
 
 
 def test_check_counts_the_steps(project: Path):
-    assert "atlas.yaml is valid: 3 plates, 35 steps to run" in (project / "check.out").read_text()
+    assert "atlas.yaml is valid: 3 plates, 38 steps to run" in (project / "check.out").read_text()
 
 
 def test_run_prints_its_command_and_uses_the_package(project: Path):
@@ -96,7 +97,7 @@ def test_run_prints_its_command_and_uses_the_package(project: Path):
 
 def test_run_draws_bars_on_a_terminal(project: Path):
     lines = (project / "run.out").read_text().splitlines()
-    for name, total in (("all steps", 35), ("plates read", 3), ("plates cut to these genes", 3)):
+    for name, total in (("all steps", 38), ("plates read", 3), ("plates cut to these genes", 3)):
         drawn = [line for line in lines if f"{name} " in line and "%|" in line]
         assert any(f"| 0/{total} [00:00<" in bar for bar in drawn)
         assert f"| {total}/{total} [" in drawn[-1]
@@ -118,7 +119,7 @@ def test_open_prints_the_path_of_the_report(project: Path):
     sentence = f"error: {page}: there is no report yet: scatlas run makes it\n"
     assert (project / "no_report.out").read_text() == sentence
     assert (project / "open.out").read_text() == f"{page}\n"
-    assert "UMAP" in page.read_text()
+    assert "Cells on the map" in page.read_text()
 
 
 def test_an_installed_package_makes_no_environments(project: Path, installed: Run):

@@ -397,7 +397,7 @@ def test_only_voters_choose_genes():
 
 @pytest.mark.parametrize(
     ("n_cells", "few"),
-    [([60, 100, 900], {"p0": 60}), ([60, 9, 90], {}), ([100, 100, 100], {})],
+    [([60, 130, 900], {"p0": 60}), ([60, 9, 90], {"p1": 9}), ([120, 80, 90], {})],
 )
 def test_plates_of_few_cells(tmp_path, n_cells, few):
     spec = importlib.util.spec_from_file_location("s", SCRIPT.with_name("consensus.py"))

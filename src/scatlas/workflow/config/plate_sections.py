@@ -262,14 +262,14 @@ class Consensus(Section):
     )
     min_cells: NonNegative = described(
         100,
-        "Plates with fewer kept cells than this do not choose genes: chance decides which genes",
-        "vary most among few cells. If all plates are smaller, all choose. The cells of small",
-        "plates are in the atlas like all others.",
+        "Plates with fewer kept cells than this, and than half of the median plate, do not choose",
+        "genes: chance decides which genes vary most among few cells. The cells of small plates",
+        "are in the atlas like all others.",
     )
     min_plates: MinPlates = described(
         None,
         "The atlas has only genes that are highly variable on at least this many plates, or",
-        "on this share of the plates, or on both, as in [3, 10%], of those with min_cells. More",
+        "on this share of the plates, or on both, as in [3, 10%], of those that choose. More",
         "plates give fewer, more reproducible genes. The number cannot exceed the number of",
         "plates. null: 1.",
         examples=["10%"],
