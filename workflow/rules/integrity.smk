@@ -56,9 +56,16 @@ def compare_outputs():
 CODE = sorted(
     {str(rule.params.code) for rule in OWN_RULES if "code" in rule.params.keys()}
 )
-PLAN = text_digest(
-    repr([CONFIG.model_dump(exclude={"backend", "compute"}), SHEET, CODE]).encode()
-)
+
+
+def digest(settings):
+    return text_digest(repr([settings, SHEET, CODE]).encode())
+
+
+# Sections of the steps that may leave a plate out: others do not make its plate usable.
+OF_PLATES = {"plates", "source", "qc", "genes", "doublets", "normalize", "hvg", "atlas"}
+PLATES_PLAN = digest(CONFIG.model_dump(include=OF_PLATES))
+PLAN = f'{digest(CONFIG.model_dump(exclude={"backend", "compute"}))} {PLATES_PLAN}'
 os.environ.update(SCATLAS_PLAN=PLAN)
 if vars(workflow).setdefault("scatlas_plan", PLAN) != PLAN:
     raise WorkflowError(
@@ -78,22 +85,25 @@ def is_tried_again(manifest, record):
     """Whether a step has left its plate out and may do otherwise now: its source, the config, the
     plates or the code have changed, or its source cannot be seen to change."""
     plate = PLATES.get(manifest.stem)
-    return bool(
-        record.get("left_out")
-        and plate
-        and (plate.is_remote or not is_current(manifest, record))
-    )
+    if not (record.get("left_out") and plate):
+        return False
+    plan = (record.get("plan") or "").rpartition(" ")[2]
+    return plate.is_remote or plan != PLATES_PLAN or not has_source(manifest, record)
 
 
 def is_current(manifest, record):
     """Whether a step would make the same outputs again, by its run record. Snakemake does not know
     this of a cluster job that outlived it."""
+    return record.get("plan") == PLAN and has_source(manifest, record)
+
+
+def has_source(manifest, record):
+    """Whether the file that a step has read is still the same. Only `load` and `split` read files
+    that are no outputs of a step; Snakemake compares the ages of those."""
     plate = PLATES.get(manifest.stem)
-    # Only `load` and `split` read files that are no outputs of a step; Snakemake compares the ages
-    # of those.
     path = plate_path(plate) if plate else CONFIG.plates.path
     source = stamp_of(path) if record.get("source") and path else ""
-    return (record.get("plan"), record.get("source", "")) == (PLAN, source)
+    return record.get("source", "") == source
 
 
 async def check_jobs(then):
