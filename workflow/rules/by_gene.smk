@@ -15,10 +15,9 @@ def genes_by_gene(wildcards):
         return []
     genes = consensus_genes(wildcards)
     if choice == "auto":
-        manifests = map(Path, each(f"{OUT}/manifests/load/{{plate}}.json")(wildcards))
-        n_values = (
-            json.loads(path.read_text("utf-8"))["n_values"] for path in manifests
-        )
+        manifests = each(f"{OUT}/manifests/load/{{plate}}.json")(wildcards)
+        texts = (Path(with_prefix(path)).read_text("utf-8") for path in manifests)
+        n_values = (json.loads(text)["n_values"] for text in texts)
         return [] if sum(n_values) <= MAX_VALUES_OF_ALL_GENES else genes
     return genes
 
