@@ -460,15 +460,17 @@ def test_check_finds_the_columns_that_steps_would_miss(command: Command, tmp_pat
     rows = [f"{row}\tD{number}" for number, row in enumerate(rows)]
     sheet.write_text("\n".join([f"{header}\tdonor", *rows]))
     text = config.read_text()
+    Path("labels.tsv").write_text("cluster,cell_type\n0,T cells\n")
     known = (
-        "markers: {by: [leiden, donor, cell_line, plate]}\nintegrate: {key: [donor, plate]}\n"
-        "pseudobulk: {by: [cell_line, drug]}\nexplore: {columns: [leiden, donor, cell_line]}\n"
+        "markers: {by: [leiden, donor, cell_type, plate]}\nintegrate: {key: [donor, plate]}\n"
+        "pseudobulk: {by: [cell_type, drug]}\nlabels: labels.tsv\n"
+        "explore: {columns: [leiden, donor, cell_type]}\n"
         "report: {colors: [leiden, pct_counts_mt]}\n"
     )
     config.write_text(text + known)
     assert "is valid: 2 plates" in command("check")
     config.write_text(
-        re.sub("max_pct_mt: .*", "max_pct_mt: 0.15", text)
+        re.sub("max_pct_mt: .*", "max_pct_mt: 0.15", text).replace("by: plate", "by: tube")
         + "markers: {by: [leiden, cel_line]}\nintegrate: {key: [tissue]}\n"
         "pseudobulk: {by: [leiden, donor]}\nreport: {colors: [celltype]}\n"
     )
@@ -481,6 +483,7 @@ def test_check_finds_the_columns_that_steps_would_miss(command: Command, tmp_pat
     assert said == [
         f"error: {how_many} {which.format(*rest)}"
         for how_many, *rest in (
+            ("no plate has", "tube", "qc.by", "", "p1", f"{columns}, tissue"),
             ("no plate has", "cel_line", "markers.by", hints[0], "p1", f"{columns}, tissue"),
             ("no plate has", "leiden", "pseudobulk.by", hints[1], "p1", f"{columns}, tissue"),
             ("no plate has", "donor", "pseudobulk.by", "", "p1", f"{columns}, tissue"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,7 @@ from scatlas.export._nodes import (
     n_values,
 )
 from scatlas.io.files.anndata_file import Store
-from scatlas.io.files.atomic import atomic_path
+from scatlas.io.files.atomic import atomic_path, work_folder
 from scatlas.io.files.hdf5_writing import create_hdf5
 from scatlas.io.files.local_zarr import open_store
 from scatlas.io.files.read_errors import reading
@@ -226,16 +225,11 @@ def _x_by_gene(store: Store, root: Any, out: Path, block_budget: str | int) -> I
             f"{store.path}: there is no obsm[{_UMAP!r}] to show: build the atlas with "
             "map: {cells: all}"
         )
-    # A fixed name, so that the next run removes the files of a killed one.
-    folder = out.absolute().with_name(f".{out.name}.by_gene")
-    shutil.rmtree(folder, ignore_errors=True)
-    try:
+    with work_folder(out.with_name(f"{out.name}.by_gene")) as folder:
         matrix, _ = read_matrix(store.path, compact=True, block_budget=block_budget)
         write_csc(matrix, folder / "X", block_budget=block_budget)
         create_group(folder, {})
         yield open_store(folder)["X"]
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

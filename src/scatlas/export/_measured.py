@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,6 +11,7 @@ from anndata.io import read_elem
 
 from scatlas.errors import InputError
 from scatlas.io.files.anndata_file import Store
+from scatlas.io.files.atomic import work_folder
 from scatlas.io.files.local_zarr import open_with_zarr_python
 from scatlas.io.matrices.csr_writer import CsrWriter
 from scatlas.io.tables.column_writer import write_frame
@@ -55,10 +55,7 @@ def matrices(
         names = measured.genes
     else:
         names = pd.Index(measured.find([genes] if isinstance(genes, str) else genes, "--genes"))
-    # A fixed name, so that the next run removes the files of a killed one.
-    work = out.absolute().with_name(f".{out.name}.measured")
-    shutil.rmtree(work, ignore_errors=True)
-    try:
+    with work_folder(out.with_name(f"{out.name}.measured")) as work:
         counted = None
         if counts:
             _write(work / "counts", measured, names, block_budget, counts=True)
@@ -73,8 +70,6 @@ def matrices(
         values, tables = (open_with_zarr_python(work / name) for name in ("values", "tables"))
         parts = values["X"], tables["var"], tables["varm"], counted
         yield Matrices(Store.find(work / "values"), *parts)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def _write(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ import pandas as pd
 from anndata.io import read_elem
 
 from scatlas import blocks
-from scatlas.columns import GeneRule, common_genes
+from scatlas.columns import GeneRule, close_names, common_genes
 from scatlas.errors import InputError
 from scatlas.io import open_tables, read_cells, read_matrix
 from scatlas.io.files.anndata_file import Store
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
 # Columns of var with gene symbols, where the index has gene ids.
 _SYMBOLS = ("feature_name", "gene_symbols", "gene_symbol", "gene_name", "gene_names", "symbol")
-_N_CLOSE_NAMES = 3
 
 
 @dataclass(frozen=True)
@@ -162,10 +160,8 @@ class MeasuredGenes:
                 "out genes that a plate lacks: leave the name out, or set 'genes: union'"
             )
         n = len(self.genes)
-        by_upper = {str(gene).upper(): str(gene) for gene in [*self.symbols, *self.genes]}
-        close = get_close_matches(name.upper(), by_upper, _N_CLOSE_NAMES, 0.7)
-        listed = ", ".join(repr(by_upper[match]) for match in close)
-        hint = f"close names are {listed}" if close else "no name is close to it"
+        names = pd.DataFrame({"symbol": self.symbols.reindex(self.genes).fillna("")})
+        hint = close_names(names, name)
         return f"{key}: no plate measures a gene {name!r} (there are {n:,} genes): {hint}"
 
     def blocks(

@@ -23,7 +23,7 @@ from scatlas.workflow.config.values import query_columns
 from scatlas.workflow.integrity import edited_results
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     import numpy as np
     import pandas as pd
@@ -110,9 +110,11 @@ def check(config_file: Path, *, as_json: bool = False) -> int:
     with problems are no reason for 1.
     """
     config, plates = read_project(config_file)
-    cells, columns = SharedCells(), AskedColumns(config)
+    named, bad_table = _columns_of_labels(config)
+    cells, columns = SharedCells(), AskedColumns(config, named)
     problems = list(_problems_of_plates(config, plates, cells, columns))
     errors, left_out = ([], problems) if config.plates.skips else (problems, [])
+    errors += bad_table
     said = dict(columns.sentences())
     # A picture without its column is left out; other steps would end.
     notices = [text for text, key in said.items() if key == "report.colors"]
@@ -120,10 +122,6 @@ def check(config_file: Path, *, as_json: bool = False) -> int:
     notices += _doubtful_values(config)
     n_steps, edited = None, []
     try:
-        if config.labels:
-            from scatlas.workflow.labels import read_tables
-
-            read_tables(config.labels)
         edited = edited_results(Path(config.folder))
         total = _TOTAL.search(plan(config_file, "-n", "--quiet=rules"))
         n_steps = int(total[1]) if total else 0
@@ -153,6 +151,18 @@ def check(config_file: Path, *, as_json: bool = False) -> int:
     return DONE
 
 
+def _columns_of_labels(config: Config) -> tuple[list[str], list[Problem]]:
+    """obs columns that the tables of labels make, or why a table cannot be used."""
+    if not config.labels:
+        return [], []
+    from scatlas.workflow.labels import read_tables  # h5py and pandas
+
+    try:
+        return [name for table in read_tables(config.labels) for name in table.columns], []
+    except InputError as error:
+        return [], [Problem(str(error))]
+
+
 def _doubtful_values(config: Config) -> list[str]:
     """Sentences on values that are allowed, but probably mean something else."""
     bound = config.qc.max_pct_mt
@@ -173,19 +183,21 @@ _OF_CELLS = {"qc.filter", "doublets.by", "pseudobulk.by"}
 class AskedColumns:
     """obs columns that the config names, beside those that the plates have."""
 
-    def __init__(self, config: Config) -> None:
-        made = {"plate", *METRICS}
+    def __init__(self, config: Config, labels: Iterable[str] = ()) -> None:
+        made, named = {"plate", *METRICS}, {*labels}
         if config.doublets:
             made |= {"doublet_score", "predicted_doublet"}
-        steps = made | (WRITTEN_COLUMNS - {"doublet_score", "predicted_doublet"})
+        steps = made | named | (WRITTEN_COLUMNS - {"doublet_score", "predicted_doublet"})
+        by = [config.qc.by] if config.qc.mads and config.qc.by != "plate" else []
         doublets, pseudobulk, mixing = config.doublets, config.pseudobulk, config.integrate
         filtered = query_columns(config.qc.filter) if config.qc.filter else []
         # By key: the columns that it names, and those that no plate needs to have.
         self._asked: dict[str, tuple[Sequence[str], set[str]]] = {
             "qc.filter": (filtered, set(METRICS)),
+            "qc.by": (by, set(METRICS)),
             "doublets.by": ([doublets.by] if doublets and doublets.by else [], set(METRICS)),
-            "markers.by": (config.markers.by, {"leiden", *made}),
-            "pseudobulk.by": (pseudobulk.by if pseudobulk else [], set(METRICS)),
+            "markers.by": (config.markers.by, {"leiden", *made, *named}),
+            "pseudobulk.by": (pseudobulk.by if pseudobulk else [], {*METRICS, *named}),
             "integrate.key": (mixing.key if mixing else [], made),
             "explore.columns": (config.explore.columns if config.explore.page else [], steps),
             # By default those of many plates, of which some have none.
@@ -195,7 +207,7 @@ class AskedColumns:
             ),
         }
         if config.atlas:  # new plates take the atlas's own steps
-            self._asked = {key: self._asked[key] for key in ("qc.filter", "doublets.by")}
+            self._asked = {key: self._asked[key] for key in ("qc.filter", "qc.by", "doublets.by")}
         self._without: dict[tuple[str, str], list[tuple[str, list[str]]]] = {}
         self._n_plates = 0
 
