@@ -470,7 +470,7 @@ def test_check_finds_the_columns_that_steps_would_miss(command: Command, tmp_pat
     config.write_text(text + known)
     assert "is valid: 2 plates" in command("check")
     config.write_text(
-        re.sub("max_pct_mt: .*", "max_pct_mt: 0.15", text).replace("by: plate", "by: tube")
+        re.sub("max_pct_mt: .*", "max_pct_mt: 0.15", text).replace("by: plate", "by: vial")
         + "markers: {by: [leiden, cel_line]}\nintegrate: {key: [tissue]}\n"
         "pseudobulk: {by: [leiden, donor]}\nreport: {colors: [celltype]}\n"
     )
@@ -483,7 +483,7 @@ def test_check_finds_the_columns_that_steps_would_miss(command: Command, tmp_pat
     assert said == [
         f"error: {how_many} {which.format(*rest)}"
         for how_many, *rest in (
-            ("no plate has", "tube", "qc.by", "", "p1", f"{columns}, tissue"),
+            ("no plate has", "vial", "qc.by", "", "p1", f"{columns}, tissue"),
             ("no plate has", "cel_line", "markers.by", hints[0], "p1", f"{columns}, tissue"),
             ("no plate has", "leiden", "pseudobulk.by", hints[1], "p1", f"{columns}, tissue"),
             ("no plate has", "donor", "pseudobulk.by", "", "p1", f"{columns}, tissue"),
