@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -444,3 +445,9 @@ def test_public_functions_keep_the_conventions():
         faults += [f"{name}: {p.name} has no type" for p in parameters if p.annotation is p.empty]
     assert faults == []
     assert seen >= 10
+
+
+def test_no_two_test_files_share_a_name():
+    # pytest imports them by name alone; two in one process are an error of collection.
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
