@@ -337,14 +337,19 @@ def test_several_plates_get_bounds_of_their_own(command: Command) -> None:
         np.random.default_rng(0).random((broken.sum(), (~mt).sum())) < 0.05
     )
     bad.X = sp.csr_matrix(counts)
-    save(p1=plate(1), p2=plate(2), p3=bad, p4=plate(4))
-    said = command("init", "p1.h5ad", "p2.h5ad", "p3.h5ad", "p4.h5ad")
+    empty = plate(5)
+    empty.X = sp.csr_matrix(np.random.default_rng(1).binomial(empty.X.toarray().astype(int), 0.01))
+    save(p1=plate(1), p2=plate(2), p3=bad, p4=plate(4), p5=empty)
+    said = command("init", *(f"p{number}.h5ad" for number in range(1, 6)))
     assert "p3.h5ad: it is unlike the other plates: " in said
     assert re.search(r"p3.h5ad: only [34]\d% of its cells would be kept", said)
+    assert (
+        "p5.h5ad: none of its cells would be kept, which stops a run: leave out this file" in said
+    )
     qc = seen()[0]["qc"]
     assert (qc["mads"], qc["by"]) == (5, "plate")
     assert not {"max_genes", "max_counts"} & set(qc)
-    assert "the widest of all plates but p3 (unlike the others)" in " ".join(
+    assert "the widest of all plates but p3, p5 (unlike the others)" in " ".join(
         Path("atlas.yaml").read_text().replace("# ", "").split()
     )
     command("init", "p1.h5ad", "--force")

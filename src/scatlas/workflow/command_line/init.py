@@ -229,7 +229,12 @@ def init(arguments: list[str], config: Path, outdir: str, *, force: bool = False
             how = f"it is unlike the other plates: {unlike[plate.name]}"
             plate.notices.append(f"{how}: its cells shape no suggested bound")
         if (kept := kept_by(plate.metrics, bounds)[0]).size and kept.mean() < 0.5:
-            plate.notices.append(f"only {kept.mean():.0%} of its cells would be kept")
+            plate.notices.append(
+                f"only {kept.mean():.0%} of its cells would be kept"
+                if kept.any()
+                else "none of its cells would be kept, which stops a run: leave out this file, or set "
+                "plates: {on_error: skip}"
+            )
     texts = {config: config_text(plates, genes, bounds, outdir, place, n_plates)}
     if place == SHEET:
         texts[Path(SHEET)] = sheet_text(plates)
