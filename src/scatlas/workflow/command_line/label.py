@@ -12,7 +12,7 @@ from scatlas.errors import InputError
 from scatlas.io.files.atomic import atomic_path
 from scatlas.workflow.command_line import say, say_table
 from scatlas.workflow.config.loading import read_config
-from scatlas.workflow.labels import BY, CLUSTER, CLUSTERING, Clusters, read_clustering
+from scatlas.workflow.labels import BY, CLUSTER, CLUSTERING, Clusters, read_clustering, read_tables
 
 if TYPE_CHECKING:
     from scatlas.workflow.config.sections import Config
@@ -28,7 +28,8 @@ def label(config_file: Path, out: Path | None) -> None:
     config = read_config(config_file)
     table = table_of_clusters(config)
     if out is None:
-        out = Path(config.labels[0]) if config.labels else Path("labels.tsv")
+        of_clusters = (Path(path) for path in config.labels or [] if not _is_of_cells(path))
+        out = next(of_clusters, Path("labels.tsv"))
     if out.exists():
         if read_clustering(out) in (None, table[CLUSTERING].iloc[0]):
             raise InputError(f"{out} is there: give its clusters names, or another file as --out")
@@ -41,8 +42,16 @@ def label(config_file: Path, out: Path | None) -> None:
     say_table([list(shown), *shown.to_numpy().tolist()])
     with atomic_path(out) as path:
         table.to_csv(path, sep="\t", index=False, lineterminator="\n")
-    todo = "" if config.labels else f", write labels: {out} into {config_file}"
+    todo = "" if str(out) in (config.labels or []) else f", write labels: {out} into {config_file}"
     say(f"wrote {out}: fill in its column {_COLUMN}{todo}, and give the command: scatlas run")
+
+
+def _is_of_cells(path: str) -> bool:
+    """Whether a table of the config names cells; one of clusters may have no names yet."""
+    try:
+        return Path(path).exists() and not read_tables([path])[0].is_of_clusters
+    except InputError:
+        return False
 
 
 def table_of_clusters(config: Config) -> pd.DataFrame:
