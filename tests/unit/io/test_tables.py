@@ -614,6 +614,12 @@ def test_damaged_chunk(path, name):
     assert refused(path).startswith(f"obs/{name} cannot be read (")
 
 
+def test_a_column_that_was_deleted_by_hand(path):
+    with opened(path) as root:
+        del root["obs/n"]
+    assert refused(path).startswith("there is no obs/n, which its attribute column-order names:")
+
+
 def test_text_that_is_no_utf8(path):
     put(path, "n", np.array(cycle("x", "y"), object).astype(h5py.string_dtype()), **STRINGS)
     with opened(path) as root:

@@ -112,7 +112,7 @@ def check(config_file: Path, *, as_json: bool = False) -> int:
     with problems are no reason for 1.
     """
     config, plates = read_project(config_file)
-    named, bad_table = _columns_of_labels(config)
+    named, not_used, bad_table = _columns_of_labels(config)
     cells, columns, genes = SharedCells(), AskedColumns(config, named), AskedGenes(config)
     problems = list(_problems_of_plates(config, plates, cells, columns, genes))
     errors, left_out = ([], problems) if config.plates.skips else (problems, [])
@@ -121,7 +121,7 @@ def check(config_file: Path, *, as_json: bool = False) -> int:
     # A picture or score without its column is left out; other steps would end.
     notices = [text for text, key in said.items() if key in _LEFT_OUT]
     errors += [Problem(text) for text, key in said.items() if key not in _LEFT_OUT]
-    notices += _doubtful_values(config)
+    notices += _doubtful_values(config) + not_used
     n_steps, edited = None, []
     try:
         edited = edited_results(Path(config.folder))
@@ -153,16 +153,22 @@ def check(config_file: Path, *, as_json: bool = False) -> int:
     return DONE
 
 
-def _columns_of_labels(config: Config) -> tuple[list[str], list[Problem]]:
-    """obs columns that the tables of labels make, or why a table cannot be used."""
+def _columns_of_labels(config: Config) -> tuple[list[str], list[str], list[Problem]]:
+    """obs columns that the tables of labels make, sentences on tables of other clusters than those
+    of a finished map, or why a table cannot be used.
+    """
     if not config.labels:
-        return [], []
-    from scatlas.workflow.labels import read_tables  # h5py and pandas
+        return [], [], []
+    from scatlas.workflow.command_line.label import present_clusters  # h5py and pandas
+    from scatlas.workflow.labels import read_tables
 
     try:
-        return [name for table in read_tables(config.labels) for name in table.columns], []
+        tables = read_tables(config.labels)
     except InputError as error:
-        return [], [Problem(str(error))]
+        return [], [], [Problem(str(error))]
+    clusters = present_clusters(config) if any(table.is_of_clusters for table in tables) else None
+    problems = [clusters.problem_of(t) for t in tables if t.is_of_clusters] if clusters else []
+    return [name for table in tables for name in table.columns], [*filter(None, problems)], []
 
 
 def _doubtful_values(config: Config) -> list[str]:

@@ -57,17 +57,24 @@ def _is_of_cells(path: str) -> bool:
 def table_of_clusters(config: Config) -> pd.DataFrame:
     """Clusters of a finished map: name to fill in, cells, their share, markers, and the digest."""
     folder = Path(config.folder)
-    cell_map = folder / "map.zarr" if config.maps_all_cells else None
-    files = (folder / "subset.h5ad", folder / "embedding/leiden.h5ad")
-    if not (cell_map / "zarr.json" if cell_map else files[1]).exists():
+    clusters = present_clusters(config)
+    if clusters is None:
         raise InputError(f"{folder}: there are no clusters yet: make them with scatlas run")
-    clusters = Clusters.read(cell_map, *files)
     sizes = pd.Series(clusters.sizes, clusters.names)
     table = pd.DataFrame({CLUSTER: natsorted(clusters.names), _COLUMN: ""})
     table["n_cells"] = table[CLUSTER].map(sizes)
     table["share"] = (100 * table["n_cells"] / max(1, sizes.sum())).map("{:.1f}%".format)
     table["markers"] = table[CLUSTER].map(first_markers(folder)).fillna("")
     return table.assign(**{CLUSTERING: clusters.digest})
+
+
+def present_clusters(config: Config) -> Clusters | None:
+    """Clusters of a finished map, if there is one."""
+    folder = Path(config.folder)
+    cell_map = folder / "map.zarr" if config.maps_all_cells else None
+    files = (folder / "subset.h5ad", folder / "embedding/leiden.h5ad")
+    is_there = (cell_map / "zarr.json" if cell_map else files[1]).exists()
+    return Clusters.read(cell_map, *files) if is_there else None
 
 
 def first_markers(folder: Path) -> dict[str, str]:
