@@ -129,7 +129,8 @@ def _read_cells(path: Path) -> list[list[str]]:
         for row in rows:
             cells += [stripped] if any(stripped := [cell.strip() for cell in row]) else []
     except csv.Error as error:
-        msg = f"{path}: row {len(cells) + 1} has a quote without its end ({error}): close it"
+        at = f"{path}: row {len(cells) + 1}"
+        msg = f"{at} has a quote without its end ({error}): write the end, or remove it"
         raise InputError(msg) from None
     if len(cells) < 2:
         raise InputError(f"{path} has no rows: write a header, and a row for each cluster or cell")
