@@ -219,14 +219,13 @@ def rows_of_cells(table: LabelTable, merged: Path) -> NDArray[np.int64]:
     unused = np.setdiff1d(np.arange(len(keys)), rows)
     if unused.size:
         name, there = repr(table.rows.index[unused[0]]), repr(names.text(0, 1)[0])
-        hint = "where plates share names, add a column plate"
         if plates:
             name += f" of plate {table.rows[PLATE].iloc[unused[0]]!r}"
             there += f" of plate {plates.text(0, 1)[0]!r}"
-            hint = "the column plate has to name the plate of each cell"
         raise InputError(
             f"{table.path}: {unused.size:,} of {len(keys):,} cells are not in the atlas, the first "
-            f"is {name}; names there are like {there}: correct them or remove their rows; {hint}"
+            f"is {name}; names there are like {there}: correct them or remove their rows; "
+            "where plates share names, a column plate names that of each cell"
         )
     return rows
 
