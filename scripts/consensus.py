@@ -75,7 +75,8 @@ def main(argv: list[str] | None = None) -> None:
         few = {}
         if args.min_cells:
             few = plates_of_few_cells(tables, args.manifests, args.min_cells)
-            logger.info("too small to choose genes: %s", ", ".join(few) or "no plate")
+            if few:
+                logger.info("too small to choose genes: %s", ", ".join(few))
         voters = [plate for plate in tables if plate not in few]
         min_plates = min_plates_of(args.min_plates, len(voters))
         table = consensus_genes(

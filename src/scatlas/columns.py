@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # Names that a sentence lists at most: those like an unknown gene, and genes with one name.
 _N_CLOSE_NAMES, _MAX_LISTED = 3, 5
+# More different numbers are measures and no groups.
+MAX_NUMBERS = 76
 # Kinds of values, as pandas infers them from the values of any type of column.
 _NUMBERS = {"boolean", "integer", "mixed-integer-float", "floating", "decimal"}
 _DATES = {"datetime64", "datetime", "date", "timedelta64", "timedelta", "time", "period"}
@@ -69,6 +71,15 @@ def get_labels(table: pd.DataFrame, name: Any, option: str, axis: str = "obs") -
             f"{axis}[{name!r}] ({option}) holds lists or other values that are no labels: "
             "convert them to texts or numbers"
         ) from error
+
+
+def check_groups(column: pd.Series, option: str) -> None:
+    """Refuse a column of measures, such as ``total_counts``: each value would be a group."""
+    if kind_of_values(column) == "numbers" and (n := column.nunique()) > MAX_NUMBERS:
+        raise InputError(
+            f"obs[{column.name!r}] ({option}) holds {n:,} different numbers, which are no groups: "
+            "name a column of labels"
+        )
 
 
 def kind_of_values(column: pd.Series) -> str:

@@ -478,8 +478,9 @@ def test_check_finds_the_columns_that_steps_would_miss(command: Command, tmp_pat
         re.sub("max_pct_mt: .*", "max_pct_mt: 0.15", text).replace("by: plate", "by: vial")
         + "markers: {by: [leiden, cel_line]}\nintegrate: {key: [tissue]}\n"
         "pseudobulk: {by: [leiden, donor]}\nreport: {colors: [celltype]}\n"
+        "subset: {by: [vial]}\nconsensus: {also: [MT-CO1, mt-co1]}\nby_gene: {genes: [Nope]}\n"
     )
-    colour, percent, *said = command("check", status=1).splitlines()
+    colour, gene, percent, *said, last = command("check", status=1).splitlines()
     assert "write 15 if you mean 15%" in percent
     assert colour.startswith("no plate has an obs column 'celltype', which report.colors names")
     columns = ", ".join(plate(1).obs.columns)
@@ -492,10 +493,16 @@ def test_check_finds_the_columns_that_steps_would_miss(command: Command, tmp_pat
             ("no plate has", "cel_line", "markers.by", hints[0], "p1", f"{columns}, tissue"),
             ("no plate has", "leiden", "pseudobulk.by", hints[1], "p1", f"{columns}, tissue"),
             ("no plate has", "donor", "pseudobulk.by", "", "p1", f"{columns}, tissue"),
+            ("no plate has", "vial", "subset.by", "", "p1", f"{columns}, tissue"),
             ("1 of 2 plates have", "tissue", "integrate.key", "", "p2", columns),
         )
     ]
-    assert json.loads(command("check", "--json", status=1))["notices"] == [colour, percent]
+    asked = (
+        "no plate measures a gene 'mt-co1', which consensus.also names; close names are 'MT-CO1'"
+    )
+    assert last.startswith(f"error: {asked}")
+    assert gene.startswith("no plate measures a gene 'Nope', which by_gene.genes names; no name")
+    assert json.loads(command("check", "--json", status=1))["notices"] == [colour, gene, percent]
 
 
 def test_commands_without_a_config_say_what_to_do(command: Command) -> None:

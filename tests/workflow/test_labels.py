@@ -99,7 +99,7 @@ def test_another_name_reruns_little_and_names_of_other_clusters_are_not_used(
     names = ad.read_zarr(project.results / "atlas.zarr").obs["cell_type"]
     assert list(names.cat.categories) == ["T cells", "Plasma: 1"]
 
-    project.change(leiden={"resolution": 0.3})
+    project.change(leiden={"resolution": 0.3}, labels=["cells.csv", "labels.tsv"])
     done = project.run("atlas")
     assert done.returncode == 1
     assert re.search(
@@ -110,6 +110,9 @@ def test_another_name_reruns_little_and_names_of_other_clusters_are_not_used(
     atlas = ad.read_zarr(project.results / "atlas.zarr")
     assert atlas.obs["cell_type"].isna().all()
     assert atlas.obs["group"].notna().any()
+    monkeypatch.chdir(project.folder)
+    assert main(["check", "--config", "my.yaml"]) == 0
+    assert "labels.tsv was written for other clusters" in capsys.readouterr().out
     label(project, monkeypatch)
     assert "is now labels.1.tsv" in capsys.readouterr().out
     fill_in(project.folder / "labels.tsv", ["a cell"])

@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from scatlas import blocks, elements
-from scatlas.columns import close_names, gene_position
+from scatlas.columns import as_names, close_names, gene_position
 from scatlas.compute.progress import progress, progress_meter
 from scatlas.errors import InputError
 from scatlas.io.files.anndata_file import Store
@@ -101,6 +101,7 @@ def genes(
     columns: dict[int, NDArray[Any]] = {}
     in_x: dict[int, int] = {}
     in_plates: dict[int, int] = {}
+    names = as_names(names, "names")
     for i, name in enumerate(names):
         match genes_of.find(str(name)):
             case GeneCopy() as copy, position:
@@ -137,7 +138,7 @@ class _Genes:
             return cls._open_file(source, layer)
         elements.check_not_backed(source)
         store = stored_x(source.X)
-        is_own = layer is None or layer in source.layers or store is None
+        is_own = layer != _COUNTS or layer in source.layers or store is None
         x = elements.get_matrix(source, layer=layer, all_floats=True) if is_own else None
         store = None if is_own and layer is not None else store
         open_x = (lambda: x) if is_own else None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pandas as pd
 
-from scatlas.columns import as_names
+from scatlas.columns import as_names, check_groups
 from scatlas.errors import InputError
 from scatlas.pl._cell_values import CellValues, categories
 from scatlas.pl._genes import draw_dots
@@ -138,7 +138,9 @@ def violin(adata: Source, keys: Names, groupby: str, *, layer: str | None = None
 
 def _groups(cells: CellValues, groupby: str) -> tuple[NDArray[np.int64], list[str]]:
     """Group of each cell, -1 without one, and the names of groups with cells."""
-    codes, names = categories(cells.column(groupby, "groupby"))
+    column = cells.column(groupby, "groupby")
+    check_groups(column, "groupby")
+    codes, names = categories(column)
     if not names:
         msg = f"no cell has a value of obs[{groupby!r}] (groupby): name another column"
         raise InputError(msg)

@@ -227,7 +227,9 @@ def empty_map() -> tuple[Figure, Axes]:
 
 def _axes(n: int, ncols: int, ax: Axes | None) -> tuple[Figure, list[Axes]]:
     """Axes of ``n`` maps: those given, or of a new figure, ``ncols`` in a row."""
-    if not n or (ax and n > 1):
+    if not n:
+        raise InputError("color is empty: name at least one gene or column of obs")
+    if ax and n > 1:
         raise InputError(
             f"color names {n} columns or genes: name one for each axes, or leave ax out"
         )

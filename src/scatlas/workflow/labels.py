@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 from anndata.io import read_elem
 
+from scatlas.columns import MAX_NUMBERS
 from scatlas.errors import InputError
 from scatlas.io.files.local_zarr import open_store
 from scatlas.io.tables.column import Column
@@ -39,8 +40,6 @@ LABEL = "label"
 # Columns of a table of clusters that become no obs columns.
 NOTES = ("n_cells", "share", "markers", CLUSTERING)
 _KNOWN = (CLUSTER, CELL, PLATE, *NOTES)
-# More different numbers are measures of cells and no names.
-_MAX_NUMBERS = 76
 _MAX_NAMED = 5
 
 
@@ -76,15 +75,20 @@ def read_clustering(path: Path) -> str | None:
 
 def _read_table(path: Path) -> LabelTable:
     header, *rows = _read_cells(path)
-    key = next((name for name in header if name in (CLUSTER, BY, CELL)), None)
+    # In a table of cells, such as the whole obs, leiden is a column like others.
+    keys = (CLUSTER, CELL, *([BY] if header[0] == BY else []))
+    key = next((name for name in header if name in keys), None)
     if key is None:
         if near := get_close_matches(header[0].lower(), (CLUSTER, BY, CELL), 1, 0.7):
             raise InputError(f"{path}: column {header[0]!r} is nearly {near[0]!r}: rename it")
         key = header[0] = CELL  # pandas writes the index of obs first, with its name or without
+    if "" in header:
+        msg = f"{path}: column {header.index('') + 1} has no name: give it one, or delete it"
+        raise InputError(msg)
     if twice := next((name for name in header if header.count(name) > 1), None):
         raise InputError(f"{path}: column {twice!r} occurs twice; rename one")
     table = pd.DataFrame(rows, columns=header, dtype=object)
-    table = table.rename(columns={BY: CLUSTER}).set_index(CLUSTER if key == BY else key)
+    table = table.set_index(key).rename_axis(CLUSTER if key == BY else key)
     kind = str(table.index.name)
     notes = NOTES if kind == CLUSTER else (PLATE,)
     columns = [name for name in table if name not in notes]
@@ -117,9 +121,17 @@ def _read_cells(path: Path) -> list[list[str]]:
     except UnicodeDecodeError:
         raise InputError(f"{path} is not a text file: save it as CSV (UTF-8)") from None
     first = text.partition("\n")[0]
-    rows = csv.reader(io.StringIO(text, newline=""), delimiter=max("\t;,", key=first.count))
-    cells = [[cell.strip() for cell in row] for row in rows]
-    cells = [row for row in cells if any(row)]
+    rows = csv.reader(
+        io.StringIO(text, newline=""), delimiter=max("\t;,", key=first.count), strict=True
+    )
+    cells: list[list[str]] = []
+    try:
+        for row in rows:
+            cells += [stripped] if any(stripped := [cell.strip() for cell in row]) else []
+    except csv.Error as error:
+        at = f"{path}: row {len(cells) + 1}"
+        msg = f"{at} has a quote without its end ({error}): write the end, or remove it"
+        raise InputError(msg) from None
     if len(cells) < 2:
         raise InputError(f"{path} has no rows: write a header, and a row for each cluster or cell")
     width = max(number for number, name in enumerate(cells[0], start=1) if name)
@@ -206,11 +218,14 @@ def rows_of_cells(table: LabelTable, merged: Path) -> NDArray[np.int64]:
     rows = np.concatenate(parts)
     unused = np.setdiff1d(np.arange(len(keys)), rows)
     if unused.size:
-        name = table.rows.index[unused[0]]
+        name, there = repr(table.rows.index[unused[0]]), repr(names.text(0, 1)[0])
+        if plates:
+            name += f" of plate {table.rows[PLATE].iloc[unused[0]]!r}"
+            there += f" of plate {plates.text(0, 1)[0]!r}"
         raise InputError(
-            f"{table.path}: {unused.size:,} of {len(keys):,} cells are not in the "
-            f"atlas, the first is {name!r}; names there are like {names.text(0, 1)[0]!r}: correct "
-            "them or remove their rows; where plates share names, add a column plate"
+            f"{table.path}: {unused.size:,} of {len(keys):,} cells are not in the atlas, the first "
+            f"is {name}; names there are like {there}: correct them or remove their rows; "
+            "where plates share names, a column plate names that of each cell"
         )
     return rows
 
@@ -218,7 +233,7 @@ def rows_of_cells(table: LabelTable, merged: Path) -> NDArray[np.int64]:
 def values_of(labels: pd.Series) -> pd.Categorical | NDArray[np.float64]:
     """Labels of the rows of a table: categories in their order there, or numbers; "" is a gap."""
     numbers = pd.to_numeric(labels.replace("", np.nan), errors="coerce")
-    if (numbers.notna() == (labels != "")).all() and numbers.nunique() > _MAX_NUMBERS:
+    if (numbers.notna() == (labels != "")).all() and numbers.nunique() > MAX_NUMBERS:
         return numbers.to_numpy(np.float64)
     names = [name for name in dict.fromkeys(labels) if name]
     return pd.Categorical(labels, categories=names)

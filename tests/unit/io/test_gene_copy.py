@@ -171,6 +171,9 @@ def test_an_unknown_gene(atlas):
     for source, where in ways:
         with pytest.raises(InputError, match=f"'ms4a2'.*{where}|'ms4a2'.*13 genes.*'MS4A1'"):
             sa.get.gene(source, "ms4a2")
+        with pytest.raises(InputError, match="has no 'count'"):
+            sa.get.gene(source, "g0", layer="count")
+        np.testing.assert_array_equal(sa.get.genes(source, "g0")[:, 0], expected("g0"))
     shutil.rmtree(atlas.with_name("plates"))
     with pytest.raises(InputError, match="counts of its plates are not beside it: no name is clos"):
         sa.get.gene(atlas, "epcam")

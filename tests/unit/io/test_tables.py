@@ -577,7 +577,7 @@ def refused(path: Path) -> str:
 @pytest.mark.parametrize(
     "spoil, sentence",
     [
-        (array("obs/n"), "obs/n cannot be read ("),
+        (array("obs/n"), "there is no obs/n, which its attribute column-order names: take"),
         (array("obs/drug/categories"), "obs/drug cannot be read ("),
         (array("obs/_index"), "the index of obs cannot be read ("),
         (attribute("obs/drug", "encoding-type", "none-such"), "obs/drug cannot be read, as"),

@@ -113,7 +113,7 @@ def test_what_cannot_be_drawn(source):
             lambda: pl.umap(source, ["g1", "line"], ax=mpl.figure.Figure().subplots()),
             "leave ax out",
         ),
-        (lambda: pl.umap(source, []), "color names 0 columns"),
+        (lambda: pl.umap(source, []), "color is empty: name at least one"),
         (lambda: pl.umap(source, "line", legend_loc="left"), "legend_loc is 'left': use"),
         (
             lambda: pl.dotplot(source, "g1", "g2"),

@@ -55,6 +55,10 @@ def test_tables_of_people_of_excel_and_of_pandas(tmp_path: Path, text: str | byt
         ("cell\ttype\nx\tA\nx\tB\n", "cell 'x' occurs twice; keep one row, or tell them apart by"),
         ("cluster\tcell/type\n0\tA\n", "obs cannot have a column of labels 'cell/type'"),
         ("cluster\tatlas_row\n0\tA\n", "obs cannot have a column of labels 'atlas_row'"),
+        ('cluster\tcell_type\n0\t"A\n1\tB\n', "row 2 has a quote without its end"),
+        ("cell,x\n" + '"a,1\n' * 40_000, "has a quote without its end"),
+        (",cluster,cell_type\n0,0,A\n", "column 1 has no name: give it one, or delete it"),
+        (",leiden,cell_type\na,0,A\nb,0,A\n", "obs cannot have a column of labels 'leiden'"),
         ("cluster\tcell_type\n0\tA\tB\n", "row 2 has 3 cells, the header 2: put quotes around"),
     ],
 )
@@ -125,6 +129,9 @@ def test_cells_are_found_by_name_and_by_plate(tmp_path: Path):
     tables = read_tables([by_name, by_plate])
     assert rows_of_cells(tables[0], store).tolist() == [1, -1, -1, 0]
     assert rows_of_cells(tables[1], store).tolist() == [-1, 1, 0, 2]
+    (other,) = read_tables([write(tmp_path, "cell\tplate\tv\nb\tp1\t1\n", "d.tsv")])
+    with pytest.raises(InputError, match="'b' of plate 'p1'; names there are like 'a' of plate"):
+        rows_of_cells(other, store)
     (wrong,) = read_tables([write(tmp_path, "cell\tv\nx\t1\na\t2\n", "c.tsv")])
     with pytest.raises(InputError, match="1 of 2 cells are not in the atlas, the first is 'x'; na"):
         rows_of_cells(wrong, store)

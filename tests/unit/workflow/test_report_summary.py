@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from scatlas.workflow.labels import Labels
 from scatlas.workflow.report import Results
 from scatlas.workflow.report._build import compare_plates
 from scatlas.workflow.report._links import Anchors, Explorer, Link, cluster_links, marker_links
@@ -75,6 +76,9 @@ def test_the_next_steps_are_those_that_were_not_done(results: Results):
     ]
     mixed = summary_of(results, facts_of(results), integrate={"key": ["plate"]}).following
     assert mixed == [steps[0], steps[2]]
+    named = replace(results, labels_store=None)
+    named.__dict__["labels"] = Labels(names={"0": "T cells"})
+    assert summary_of(named, facts_of(named), pseudobulk={"by": ["x"]}).following == [steps[1]]
 
 
 def test_nothing_odd_is_stated(results: Results):

@@ -77,6 +77,11 @@ class Column:
     def find(cls, path: Path | str, table: StoredGroup, name: str) -> Column | None:
         """Open a column of an ``h5py.Group`` or ``zarr.Group``; None if it is of another kind."""
         element = element_of(table, name)
+        if name not in table:
+            raise InputError(
+                f"{path}: there is no {element}, which its attribute column-order names: take the "
+                "name out of it, or write the table again"
+            )
         with reading(str(path), element):
             stored = Stored.find(table, name)
         return None if stored is None else cls(str(path), element, *stored)

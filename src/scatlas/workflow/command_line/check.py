@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
+from scatlas.columns import close_names, gene_position
 from scatlas.errors import InputError, ScatlasError
 from scatlas.io import METRICS
 from scatlas.io.chunks.encoded_text import EncodedText
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
+    from scatlas.io.tables.table import Table
     from scatlas.workflow.config.plate_sheet import Plate
 
 
@@ -110,16 +112,16 @@ def check(config_file: Path, *, as_json: bool = False) -> int:
     with problems are no reason for 1.
     """
     config, plates = read_project(config_file)
-    named, bad_table = _columns_of_labels(config)
-    cells, columns = SharedCells(), AskedColumns(config, named)
-    problems = list(_problems_of_plates(config, plates, cells, columns))
+    named, not_used, bad_table = _columns_of_labels(config)
+    cells, columns, genes = SharedCells(), AskedColumns(config, named), AskedGenes(config)
+    problems = list(_problems_of_plates(config, plates, cells, columns, genes))
     errors, left_out = ([], problems) if config.plates.skips else (problems, [])
     errors += bad_table
-    said = dict(columns.sentences())
-    # A picture without its column is left out; other steps would end.
-    notices = [text for text, key in said.items() if key == "report.colors"]
-    errors += [Problem(text) for text, key in said.items() if key != "report.colors"]
-    notices += _doubtful_values(config)
+    said = dict([*columns.sentences(), *genes.sentences(len(plates))])
+    # A picture or score without its column is left out; other steps would end.
+    notices = [text for text, key in said.items() if key in _LEFT_OUT]
+    errors += [Problem(text) for text, key in said.items() if key not in _LEFT_OUT]
+    notices += _doubtful_values(config) + not_used
     n_steps, edited = None, []
     try:
         edited = edited_results(Path(config.folder))
@@ -151,16 +153,22 @@ def check(config_file: Path, *, as_json: bool = False) -> int:
     return DONE
 
 
-def _columns_of_labels(config: Config) -> tuple[list[str], list[Problem]]:
-    """obs columns that the tables of labels make, or why a table cannot be used."""
+def _columns_of_labels(config: Config) -> tuple[list[str], list[str], list[Problem]]:
+    """obs columns that the tables of labels make, sentences on tables of other clusters than those
+    of a finished map, or why a table cannot be used.
+    """
     if not config.labels:
-        return [], []
-    from scatlas.workflow.labels import read_tables  # h5py and pandas
+        return [], [], []
+    from scatlas.workflow.command_line.label import present_clusters  # h5py and pandas
+    from scatlas.workflow.labels import read_tables
 
     try:
-        return [name for table in read_tables(config.labels) for name in table.columns], []
+        tables = read_tables(config.labels)
     except InputError as error:
-        return [], [Problem(str(error))]
+        return [], [], [Problem(str(error))]
+    clusters = present_clusters(config) if any(table.is_of_clusters for table in tables) else None
+    problems = [clusters.problem_of(t) for t in tables if t.is_of_clusters] if clusters else []
+    return [name for table in tables for name in table.columns], [*filter(None, problems)], []
 
 
 def _doubtful_values(config: Config) -> list[str]:
@@ -176,6 +184,8 @@ def _doubtful_values(config: Config) -> list[str]:
     ]
 
 
+# Keys without whose columns, or genes, the steps do less.
+_LEFT_OUT = {"report.colors", "integrate.label", "by_gene.genes"}
 # Keys that name columns of the plates' cells alone, without the labels of the sheet.
 _OF_CELLS = {"qc.filter", "doublets.by", "pseudobulk.by"}
 
@@ -199,6 +209,8 @@ class AskedColumns:
             "markers.by": (config.markers.by, {"leiden", *made, *named}),
             "pseudobulk.by": (pseudobulk.by if pseudobulk else [], {*METRICS, *named}),
             "integrate.key": (mixing.key if mixing else [], made),
+            "integrate.label": ([mixing.label] if mixing and mixing.label else [], made | named),
+            "subset.by": (config.subset.by, made),
             "explore.columns": (config.explore.columns if config.explore.page else [], steps),
             # By default those of many plates, of which some have none.
             "report.colors": (
@@ -239,8 +251,43 @@ class AskedColumns:
             yield text, key
 
 
+class AskedGenes:
+    """Genes that the config names, of which a plate has to measure each."""
+
+    def __init__(self, config: Config) -> None:
+        named = {
+            "consensus.also": config.consensus.also,
+            "explore.genes": config.explore.genes if config.explore.page else [],
+            "by_gene.genes": config.by_gene.names,
+        }
+        named = {} if config.atlas else named
+        self._missing = {(key, name): "" for key, names in named.items() for name in names}
+        self._n_plates = 0
+
+    def add(self, var: Table) -> None:
+        """Look for the genes that no plate before had."""
+        self._n_plates += 1
+        if not self._missing:
+            return
+        table = var.read()
+        for key, name in [*self._missing]:
+            if gene_position(table, name, key) is None:
+                self._missing[key, name] = close_names(table, name)
+            else:
+                del self._missing[key, name]
+
+    def sentences(self, n_plates: int) -> Iterator[tuple[str, str]]:
+        """One sentence for each gene that none of all plates has, and the key that names it."""
+        for (key, name), close in self._missing.items() if self._n_plates == n_plates else ():
+            yield f"no plate measures a gene {name!r}, which {key} names; {close}", key
+
+
 def _problems_of_plates(
-    config: Config, plates: list[Plate], cells: SharedCells, columns: AskedColumns
+    config: Config,
+    plates: list[Plate],
+    cells: SharedCells,
+    columns: AskedColumns,
+    asked: AskedGenes,
 ) -> Iterator[Problem]:
     """Open each plate without reading its counts, and compare genes, cells and columns."""
     genes = GeneAgreement()
@@ -262,6 +309,7 @@ def _problems_of_plates(
                 cells.add(plate.plate, stored_cells(plate.path, counts))
                 with find_source(plate.path, Wanted(counts)) as source:
                     columns.add(plate, source.table("obs").columns)
+                    asked.add(source.table("var"))
         except ScatlasError as error:
             yield Problem(str(error), plate.plate)
             continue

@@ -10,7 +10,7 @@ import pandas as pd
 import yaml
 from natsort import natsorted
 
-from scatlas.columns import get_labels
+from scatlas.columns import check_groups, get_labels
 from scatlas.errors import ConfigError, InputError
 from scatlas.io.files.anndata_file import Store
 from scatlas.io.files.atomic import atomic_path
@@ -69,6 +69,7 @@ def _groups(atlas: str, by: str | None) -> pd.Series:
             listed = ", ".join(obs.text_columns())
             raise InputError(f"{atlas}: obs has no column {name!r}: name one of {listed}")
         frame = obs.read([name], index=False)
+    check_groups(frame[name], "--by")
     return pd.Series(get_labels(frame, name, "--by"), name=name)
 
 
@@ -79,11 +80,12 @@ def _rows(
     header = [str(groups.name), "cells"]
     for name in names:
         header += [f"{name} % of cells", f"{name} {mean}"]
-    everyone = [("all", np.ones(len(codes), bool))]
+    rest = [("no value", codes < 0)] if (codes < 0).any() else []
     rows = [header]
     for label, cells in [
         *((str(x), codes == labels.get_loc(x)) for x in natsorted(labels)),
-        *everyone,
+        *rest,
+        ("all", np.ones(len(codes), bool)),
     ]:
         n = int(cells.sum())
         row = [label, f"{n:,}"]
@@ -99,10 +101,11 @@ def _write_table(atlas: str, path: Path, groups: pd.Series, values: pd.DataFrame
     """Write a line per cell, some ten thousand at a time."""
     values.insert(0, str(groups.name), groups)
     path.parent.mkdir(parents=True, exist_ok=True)
+    sep = "," if path.suffix == ".csv" else "\t"
     with open_tables(atlas) as (obs, _), atomic_path(path) as partial:
         for lo, hi in obs.spans():
             part = values.iloc[lo:hi].set_axis(pd.Index(obs.names(lo, hi), name="cell"))
-            part.to_csv(partial, sep="\t", mode="a" if lo else "w", header=not lo)
+            part.to_csv(partial, sep=sep, mode="a" if lo else "w", header=not lo)
 
 
 def _draw(atlas: str, path: Path, names: Sequence[str], values: NDArray[Any]) -> None:

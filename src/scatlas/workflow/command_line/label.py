@@ -12,7 +12,7 @@ from scatlas.errors import InputError
 from scatlas.io.files.atomic import atomic_path
 from scatlas.workflow.command_line import say, say_table
 from scatlas.workflow.config.loading import read_config
-from scatlas.workflow.labels import BY, CLUSTER, CLUSTERING, Clusters, read_clustering
+from scatlas.workflow.labels import BY, CLUSTER, CLUSTERING, Clusters, read_clustering, read_tables
 
 if TYPE_CHECKING:
     from scatlas.workflow.config.sections import Config
@@ -28,7 +28,8 @@ def label(config_file: Path, out: Path | None) -> None:
     config = read_config(config_file)
     table = table_of_clusters(config)
     if out is None:
-        out = Path(config.labels[0]) if config.labels else Path("labels.tsv")
+        of_clusters = (Path(path) for path in config.labels or [] if not _is_of_cells(path))
+        out = next(of_clusters, Path("labels.tsv"))
     if out.exists():
         if read_clustering(out) in (None, table[CLUSTERING].iloc[0]):
             raise InputError(f"{out} is there: give its clusters names, or another file as --out")
@@ -41,24 +42,39 @@ def label(config_file: Path, out: Path | None) -> None:
     say_table([list(shown), *shown.to_numpy().tolist()])
     with atomic_path(out) as path:
         table.to_csv(path, sep="\t", index=False, lineterminator="\n")
-    todo = "" if config.labels else f", write labels: {out} into {config_file}"
+    todo = "" if str(out) in (config.labels or []) else f", write labels: {out} into {config_file}"
     say(f"wrote {out}: fill in its column {_COLUMN}{todo}, and give the command: scatlas run")
+
+
+def _is_of_cells(path: str) -> bool:
+    """Whether a table of the config names cells; one of clusters may have no names yet."""
+    try:
+        return Path(path).exists() and not read_tables([path])[0].is_of_clusters
+    except InputError:
+        return False
 
 
 def table_of_clusters(config: Config) -> pd.DataFrame:
     """Clusters of a finished map: name to fill in, cells, their share, markers, and the digest."""
     folder = Path(config.folder)
-    cell_map = folder / "map.zarr" if config.maps_all_cells else None
-    files = (folder / "subset.h5ad", folder / "embedding/leiden.h5ad")
-    if not (cell_map / "zarr.json" if cell_map else files[1]).exists():
+    clusters = present_clusters(config)
+    if clusters is None:
         raise InputError(f"{folder}: there are no clusters yet: make them with scatlas run")
-    clusters = Clusters.read(cell_map, *files)
     sizes = pd.Series(clusters.sizes, clusters.names)
     table = pd.DataFrame({CLUSTER: natsorted(clusters.names), _COLUMN: ""})
     table["n_cells"] = table[CLUSTER].map(sizes)
     table["share"] = (100 * table["n_cells"] / max(1, sizes.sum())).map("{:.1f}%".format)
     table["markers"] = table[CLUSTER].map(first_markers(folder)).fillna("")
     return table.assign(**{CLUSTERING: clusters.digest})
+
+
+def present_clusters(config: Config) -> Clusters | None:
+    """Clusters of a finished map, if there is one."""
+    folder = Path(config.folder)
+    cell_map = folder / "map.zarr" if config.maps_all_cells else None
+    files = (folder / "subset.h5ad", folder / "embedding/leiden.h5ad")
+    is_there = (cell_map / "zarr.json" if cell_map else files[1]).exists()
+    return Clusters.read(cell_map, *files) if is_there else None
 
 
 def first_markers(folder: Path) -> dict[str, str]:

@@ -51,6 +51,9 @@ def main(argv: list[str] | None = None) -> int:
             return say_json(args.command, args.config, [Problem(str(error))])
         sys.stderr.write(f"error: {error}\n")
         return PROBLEM
+    except BrokenPipeError:  # of `scatlas gene CD3D | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PROBLEM
 
 
 def _call(args: argparse.Namespace, others: list[str]) -> int:
@@ -200,7 +203,9 @@ def _add_gene_options(gene: argparse.ArgumentParser) -> None:
     gene.add_argument("--atlas", help="atlas.zarr, or its address; default: that of the config")
     gene.add_argument("--by", metavar="COLUMN", help="obs column of the groups; default: leiden")
     gene.add_argument("--counts", action="store_true", help="counts, not log-normalised values")
-    gene.add_argument("--table", type=Path, metavar="TSV", help="write the values of each cell")
+    gene.add_argument(
+        "--table", type=Path, metavar="FILE", help="write the values of each cell: .tsv, .csv"
+    )
     gene.add_argument("--figure", type=Path, metavar="FILE", help="draw the genes on the map")
     gene.add_argument(
         "--add", action="store_true", help="add the genes to explore.genes of the config"

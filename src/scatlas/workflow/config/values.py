@@ -126,8 +126,9 @@ def _read_names(entries: list[str]) -> list[str]:
 def _check_gene_choice(value: Any) -> Any:
     if value is None or value in ("auto", "all", "atlas"):
         return value
-    if isinstance(value, list) and value and all(isinstance(name, str) for name in value):
-        return _read_names(value)
+    names = [value] if isinstance(value, str) and value.endswith(_LISTS) else value
+    if isinstance(names, list) and names and all(isinstance(name, str) for name in names):
+        return _read_names(names)
     raise ValueError(
         f"{value!r} is neither auto, all nor atlas, nor a list of genes: write for example "
         "[CD3D, MS4A1]"

@@ -199,10 +199,12 @@ def _next_steps(results: Results, config: Mapping[str, Any]) -> list[list[Link]]
     named = [Link("Name the "), clusters, Link(": "), code("scatlas label")]
     batches = [Link("Correct a batch effect: "), code("integrate: {key: [plate]}")]
     groups = [Link("Compare groups of samples: "), code("pseudobulk")]
-    steps = [[*named, Link(" (docs/after/names.md)")]]
+    steps = [] if results.labels.names else [[*named, Link(" (docs/after/names.md)")]]
     if len(results.qc) > 1 and not config.get("integrate"):
         steps.append([*batches, Link(" in the "), settings, Link(" (docs/after/batches.md)")])
-    return [*steps, [*groups, Link(" in the "), settings, Link(" (docs/after/compare.md)")]]
+    if not config.get("pseudobulk"):
+        steps.append([*groups, Link(" in the "), settings, Link(" (docs/after/compare.md)")])
+    return steps
 
 
 def _in_doubt(results: Results) -> list[list[Link]]:

@@ -74,10 +74,11 @@ def bounds(summaries: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     tables = []
     for plate, summary in summaries.items():
         table = pd.DataFrame(summary["bounds"], index=[plate] * len(summary["bounds"]))
+        table[[*BOUNDS]] = table[[*BOUNDS]].astype(float)  # None alone would be objects
         tables.append(table if len(table) > 1 else table.drop(columns="group"))
     table = pd.concat(tables).rename_axis("plate")
     table["kept %"] = (100 * table["kept"] / table["cells"].clip(lower=1)).round(1)
-    table[[*BOUNDS]] = table[[*BOUNDS]].astype(float).round(1)
+    table[[*BOUNDS]] = table[[*BOUNDS]].round(1)
     group = ["group"] if "group" in table else []
     return table[[*group, "cells", "kept", "kept %", *BOUNDS]]
 
