@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # Names that a sentence lists at most: those like an unknown gene, and genes with one name.
 _N_CLOSE_NAMES, _MAX_LISTED = 3, 5
+# Values of a column that a legend names, in three columns.
+MAX_NAMES = 76
 # Kinds of values, as pandas infers them from the values of any type of column.
 _NUMBERS = {"boolean", "integer", "mixed-integer-float", "floating", "decimal"}
 _DATES = {"datetime64", "datetime", "date", "timedelta64", "timedelta", "time", "period"}
@@ -78,6 +80,13 @@ def kind_of_values(column: pd.Series) -> str:
     values = column.astype(object) if isinstance(column.dtype, pd.CategoricalDtype) else column
     inferred = pd.api.types.infer_dtype(values)
     return "numbers" if inferred in _NUMBERS else "dates" if inferred in _DATES else "labels"
+
+
+def are_measures(column: pd.Series) -> bool:
+    """Whether integers have more values than a legend can name: they measure cells."""
+    import pandas as pd
+
+    return pd.api.types.is_integer_dtype(column) and column.nunique() > MAX_NAMES
 
 
 def get_numbers(table: pd.DataFrame, name: Any, option: str, axis: str = "obs") -> NDArray[Any]:
