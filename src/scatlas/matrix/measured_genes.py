@@ -13,7 +13,7 @@ import pandas as pd
 from anndata.io import read_elem
 
 from scatlas import blocks
-from scatlas.columns import GeneRule, close_names, common_genes, gene_position
+from scatlas.columns import GeneRule, close_names, common_genes, gene_positions
 from scatlas.errors import InputError
 from scatlas.io import open_tables, read_cells, read_matrix
 from scatlas.io.files.anndata_file import Store
@@ -136,11 +136,11 @@ class MeasuredGenes:
         """Genes by name, or by symbol where no gene has the name; ``key`` is that of the config, or
         the option, which names them.
         """
-        var = self._names
-        positions = {name: gene_position(var, name, key) for name in names}
-        if unknown := next((name for name, at in positions.items() if at is None), None):
-            raise InputError(self._missing(unknown, key))
-        return list(dict.fromkeys(var.index[list(positions.values())]))
+        names = list(dict.fromkeys(names))
+        positions = gene_positions(self._names, names, key)
+        if None in positions:
+            raise InputError(self._missing(names[positions.index(None)], key))
+        return list(dict.fromkeys(self.genes[positions]))
 
     @cached_property
     def _names(self) -> pd.DataFrame:

@@ -11,7 +11,7 @@ from matplotlib.colors import Normalize
 from matplotlib.lines import Line2D
 
 from scatlas._util.numbers import whole_number
-from scatlas.columns import MAX_NAMES, are_measures, as_names
+from scatlas.columns import MAX_NUMBERS, are_measures, as_names
 from scatlas.errors import InputError
 from scatlas.pl._cell_values import CellValues, categories
 from scatlas.pl._style import (
@@ -261,7 +261,7 @@ def scatter(
 
 def label_clusters(ax: Axes, xy: np.ndarray, codes: np.ndarray, names: list[str]) -> dict[int, str]:
     """Label categories that are too many for colours on the map; return the mark of each."""
-    if not _FEW < len(names) <= MAX_NAMES:
+    if not _FEW < len(names) <= MAX_NUMBERS:
         return {}
     positions = _label_positions(xy, codes, len(names))
     # Clusters are called by number already.
@@ -411,7 +411,7 @@ def legend(
 ) -> None:
     """Name the categories beside the map; if there are many, only the largest."""
     sizes = np.bincount(codes[codes >= 0], minlength=len(names))
-    shown = np.sort(np.argsort(-sizes, kind="stable")[:MAX_NAMES])
+    shown = np.sort(np.argsort(-sizes, kind="stable")[:MAX_NUMBERS])
     handles = []
     # Several columns have less room.
     short = short_names([names[i] for i in shown], MAX_LETTERS if len(shown) <= _ROWS else 24)

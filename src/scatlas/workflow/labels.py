@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 from anndata.io import read_elem
 
-from scatlas.columns import MAX_NAMES
+from scatlas.columns import MAX_NUMBERS
 from scatlas.errors import InputError
 from scatlas.io.files.local_zarr import open_store
 from scatlas.io.tables.column import Column
@@ -217,7 +217,7 @@ def rows_of_cells(table: LabelTable, merged: Path) -> NDArray[np.int64]:
 def values_of(labels: pd.Series) -> pd.Categorical | NDArray[np.float64]:
     """Labels of the rows of a table: categories in their order there, or numbers; "" is a gap."""
     numbers = pd.to_numeric(labels.replace("", np.nan), errors="coerce")
-    if (numbers.notna() == (labels != "")).all() and numbers.nunique() > MAX_NAMES:
+    if (numbers.notna() == (labels != "")).all() and numbers.nunique() > MAX_NUMBERS:
         return numbers.to_numpy(np.float64)
     names = [name for name in dict.fromkeys(labels) if name]
     return pd.Categorical(labels, categories=names)

@@ -17,7 +17,7 @@ import pandas as pd
 from natsort import natsorted
 
 from scatlas import pl
-from scatlas.columns import MAX_NAMES
+from scatlas.columns import MAX_NUMBERS
 from scatlas.errors import InputError
 from scatlas.io import read_cells
 from scatlas.io.files.local_zarr import open_with_zarr_python
@@ -96,7 +96,7 @@ class AtlasMap:
             return pl.umap(cells, color, lowest_on_top=low)
         codes = None if column.dtype.kind == "f" else self._codes(color)
         is_integer = column.kind in ("number", "nullable") and column.dtype.kind in "iu"
-        if codes is None or (is_integer and len(codes.names) > MAX_NAMES):
+        if codes is None or (is_integer and len(codes.names) > MAX_NUMBERS):
 
             def read(lo: int, hi: int) -> tuple[NDArray[np.float32], NDArray[np.generic]]:
                 values = column.values(lo, hi).astype(np.float64)
