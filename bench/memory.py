@@ -31,7 +31,7 @@ from workflow_run import make_plates
 
 import scatlas as sa
 from scatlas import blocks
-from scatlas._util.byte_sizes import parse_bytes
+from scatlas._util.numbers import parse_bytes
 from scatlas.compute.memory import available_memory
 
 # Functions that keep values of many cells, up to this share of the free memory.

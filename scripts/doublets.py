@@ -15,7 +15,6 @@ from scatlas.errors import InputError, prefix_errors
 from scatlas.io import (
     METRICS,
     atomic_path,
-    open_tables,
     read_cells,
     read_matrix,
     write_cells,
@@ -24,6 +23,7 @@ from scatlas.io import (
 from scatlas.io.tables.cell_parquet import kept_names
 from scatlas.matrix.scrublet import scrublet_of_counts
 from scatlas.workflow import script
+from scatlas.workflow.cell_filter import read_columns
 from scatlas.workflow.config.cli_options import add_sections, read_section
 from scatlas.workflow.config.sections import Doublets
 
@@ -58,12 +58,14 @@ def main(argv: list[str] | None = None) -> None:
     ):
         table = read_cells(args.qc, [*METRICS, "keep"])
         x, var = read_matrix(args.store, compact=True, **script.block_sizes(args))
-        keep = table["keep"].to_numpy()
+        keep, captures = table["keep"].to_numpy(), None
+        if by := wanted.by:
+            captures = read_columns(args.store, args.plate, [by], key="doublets.by")[by]
         found = scrublet_of_counts(
             x,
             var.index,
             mask=keep,
-            batch=captures(args.store, args.plate, wanted.by),
+            batch=captures,
             expected_doublet_rate=wanted.expected_doublet_rate,
             threshold=wanted.threshold,
             n_top_genes=args.n_top_genes,
@@ -84,19 +86,6 @@ def main(argv: list[str] | None = None) -> None:
             index_name, names = kept_names(args.qc, np.ones(len(table), bool))
             write_cells(path, table, names, index_name=index_name)
         write_json(args.summary, facts)
-
-
-def captures(store: Path, plate: str, by: str | None) -> pd.Series | None:
-    """Capture of each cell of the plate; None if there is only one capture."""
-    if by is None:
-        return None
-    with open_tables(store) as (obs, _):
-        if by not in obs.columns:
-            raise InputError(
-                f"plate {plate} has no obs column {by!r}, which doublets.by names; it has "
-                f"{', '.join(obs.columns)}"
-            )
-        return obs.read([by], index=False)[by]
 
 
 def without_doubtful_calls(

@@ -15,7 +15,13 @@ from scatlas.errors import InputError
 from scatlas.io import METRICS, atomic_path, open_tables, write_cells, write_json
 from scatlas.io.tables.genes import why_bound_cannot_act
 from scatlas.workflow import script
-from scatlas.workflow.cell_filter import BOUNDS, drop_outliers, mitochondrial_bound, qc_filter
+from scatlas.workflow.cell_filter import (
+    BOUNDS,
+    drop_outliers,
+    mitochondrial_bound,
+    qc_filter,
+    read_columns,
+)
 from scatlas.workflow.config.cli_options import add_sections, read_section
 from scatlas.workflow.config.plate_sections import QC
 from scatlas.workflow.config.values import query_columns
@@ -54,7 +60,10 @@ def main(argv: list[str] | None = None) -> None:
         bounds = {rule: getattr(qc, rule) for rule in ("filter", *BOUNDS)}
         keep, removed = qc_filter(obs, source=f"plate {args.plate}", **bounds)
         if qc.mads:
-            groups = None if qc.by == "plate" else cell_groups(args.plate, cells, qc.by)
+            groups = None
+            if (by := qc.by) != "plate":
+                columns = read_columns(args.store, args.plate, [by], key="qc.by")
+                groups = pd.Categorical(columns[by])
             options = {"mads": qc.mads, "groups": groups, "limits": bounds}
             keep, taken, own_bounds = drop_outliers(obs, keep, **options)
             removed |= taken
@@ -95,16 +104,6 @@ def check_bound(plate: str, genes: Table, qc: QC) -> None:
     if bound and not genes.columns["mt"].take().any():
         why = why_bound_cannot_act(genes, qc.mt_prefix, qc.gene_names, bound)
         raise InputError(f"plate {plate}: {why}")
-
-
-def cell_groups(plate: str, cells: Table, name: str) -> pd.Categorical:
-    """The group of each cell, with which `qc.mads` compares it."""
-    if name not in cells.columns:
-        raise InputError(
-            f"plate {plate} has no obs column {name!r}, which qc.by names; it has "
-            f"{', '.join(cells.columns)}"
-        )
-    return pd.Categorical(cells.columns[name].take())
 
 
 def columns_to_mix(mixed_by: dict[str, list[str] | None], plate: str) -> list[str]:

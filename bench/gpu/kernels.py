@@ -28,8 +28,8 @@ from make_plates import Study
 
 from scatlas.arrays import cupy_arrays
 from scatlas.compute import backend
+from scatlas.kernels import kernels_for
 from scatlas.kernels.counts.select_cpu import new_column_of_gene
-from scatlas.kernels.dispatch import kernels_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,7 +104,7 @@ def kernels(n_values: int) -> list[tuple[str, str, Any, Callable[[Any, Any], obj
 
     loadings = kernels_for("linalg.project", few).Loadings(found)
     of_counts = {
-        "totals of cells": ("counts.qc", lambda m, x: m.row_totals(x)),
+        "totals of cells": ("counts.qc", lambda m, x: m.row_sums(x)),
         "QC of cells and genes, MT": ("counts.qc", lambda m, x: m.qc_block(x, masks)),
         "moments, normalised": (
             "moments.count_moments",

@@ -91,6 +91,13 @@ def kind_of_values(column: pd.Series) -> str:
     return "numbers" if inferred in _NUMBERS else "dates" if inferred in _DATES else "labels"
 
 
+def are_measures(column: pd.Series) -> bool:
+    """Whether integers have more values than a legend can name: they measure cells."""
+    import pandas as pd
+
+    return pd.api.types.is_integer_dtype(column) and column.nunique() > MAX_NUMBERS
+
+
 def get_numbers(table: pd.DataFrame, name: Any, option: str, axis: str = "obs") -> NDArray[Any]:
     """A column of numbers in NumPy's type, float64 for objects; NaN for cells without a value."""
     import pandas as pd
@@ -231,26 +238,39 @@ def name_columns(var: pd.DataFrame) -> list[str]:
     ]
 
 
-def gene_position(var: pd.DataFrame, name: str, source: str) -> int | None:
-    """Number of the gene with a name in the index of ``var``, or else in a column of names; None
+def gene_positions(var: pd.DataFrame, names: Iterable[str], source: str) -> list[int | None]:
+    """Number of each gene by its name in the index of ``var``, or else in a column of names; None
     if there is none. More than one are an error.
     """
-    at, where = np.flatnonzero(var.index == name), "var_names"
-    for column in () if len(at) else name_columns(var):
-        at, where = np.flatnonzero(var[column] == name), f"var[{column!r}]"
-        if len(at):
-            break
-    if len(at) > 1 and where == "var_names":
-        raise InputError(
-            f"{source}: {len(at)} genes have the name {name!r}: make var_names unique first"
-        )
-    if len(at) > 1:
-        listed = ", ".join(map(repr, var.index[at[:_MAX_LISTED]]))
-        listed += ", ..." if len(at) > _MAX_LISTED else ""
-        raise InputError(
-            f"{source}: {len(at)} genes have the name {name!r} in {where}: give one of {listed}"
-        )
-    return int(at[0]) if len(at) else None
+    names = list(names)
+    found = _positions(var.index, names, source, "var_names")
+    for column in () if len(found) == len({*names}) else name_columns(var):
+        rest = [name for name in names if name not in found]
+        found |= _positions(var[column], rest, source, f"var[{column!r}]", var.index)
+    return [found.get(name) for name in names]
+
+
+def _positions(
+    values: pd.Index | pd.Series,
+    names: list[str],
+    source: str,
+    where: str,
+    genes: pd.Index | None = None,
+) -> dict[str, int]:
+    """Position of each name among values; ``genes`` are those to which the values belong."""
+    at = np.flatnonzero(values.isin(names))
+    found = dict(zip(np.asarray(values, object)[at].tolist(), at.tolist(), strict=True))
+    if len(found) < len(at):
+        named = np.asarray(values, object)[at]
+        name = next(name for name in found if (named == name).sum() > 1)
+        twice = at[named == name]
+        which = f"{source}: {len(twice)} genes have the name {name!r}"
+        if genes is None:
+            raise InputError(f"{which}: make var_names unique first")
+        listed = ", ".join(map(repr, genes[twice[:_MAX_LISTED]]))
+        listed += ", ..." if len(twice) > _MAX_LISTED else ""
+        raise InputError(f"{which} in {where}: give one of {listed}")
+    return found
 
 
 def close_names(var: pd.DataFrame, name: str) -> str:

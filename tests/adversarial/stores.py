@@ -14,7 +14,7 @@ from anndata import AnnData
 
 import scatlas as sa
 from scatlas import blocks
-from scatlas._util.byte_sizes import parse_bytes
+from scatlas._util.numbers import parse_bytes
 from scatlas.arrays.kinds import is_dask
 from scatlas.compute.threads import DEFAULT_BUDGET
 from scatlas.matrix.components import components

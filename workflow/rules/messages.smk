@@ -3,8 +3,7 @@
 # out: nothing
 from snakemake.logging import logger
 
-from scatlas.workflow.left_out import sentences
-from scatlas.workflow.refusals import Refusals
+from scatlas.workflow.left_out import Refusals, sentences
 
 REFUSALS = Refusals(Path(with_prefix(f"{OUT}/manifests")), PLATES)
 

@@ -1,13 +1,14 @@
-"""Numbers that a user passes: whole ones, seeds, and one per cell."""
+"""Numbers that a user passes: whole ones, sizes in bytes, seeds, and one per cell."""
 
 from __future__ import annotations
 
+import re
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scatlas.errors import InputError
+from scatlas.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,6 +30,22 @@ def check_positive(value: Any, name: str) -> None:
     """Refuse anything but a finite number from 0 on."""
     if not (isinstance(value, Real) and 0 <= float(value) < np.inf):
         raise InputError(f"{name}={value!r} is not possible: give a finite number from 0 on")
+
+
+def parse_bytes(size: str | int) -> int:
+    """Bytes of a size in a config: ``"256MB"`` (10^6 bytes each), ``"1.5 GiB"`` (2^30), 100000.
+
+    Dask's takes 0.4 s to import and accepts negative sizes.
+    """
+    match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*(?:([kmgt])(i?))?b?\s*", str(size).lower())
+    n_bytes = 0
+    if match:
+        power = " kmgt".index(match[2] or " ")
+        n_bytes = int(float(match[1]) * (1024 if match[3] else 1000) ** power)
+    if n_bytes < 1:
+        msg = f"a size of {size!r} is not understood: write a number and a unit, such as 256MB"
+        raise ConfigError(msg)
+    return n_bytes
 
 
 def seed_number(seed: Any, name: str = "random_state") -> int:

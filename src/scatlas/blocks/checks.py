@@ -13,7 +13,7 @@ import numpy as np
 from scatlas._util.numbers import as_random_state
 from scatlas.arrays.kinds import is_dask, kind_of
 from scatlas.errors import InputError, explain_gpu_errors
-from scatlas.kernels.dispatch import kernels_for
+from scatlas.kernels import kernels_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,8 +15,8 @@ import scipy.sparse as sp
 from scatlas.arrays.kinds import ArrayKind, is_dask, kind_of
 from scatlas.blocks.checks import check, sum_repeats
 from scatlas.errors import InputError
+from scatlas.kernels import kernels_for
 from scatlas.kernels.counts.lazy_normalized import LazyNormalizedCsr
-from scatlas.kernels.dispatch import kernels_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

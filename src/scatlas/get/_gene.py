@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from scatlas import blocks, elements
-from scatlas.columns import as_names, close_names, gene_position
+from scatlas.columns import as_names, close_names, gene_positions
 from scatlas.compute.progress import progress, progress_meter
 from scatlas.errors import InputError
 from scatlas.io.files.anndata_file import Store
@@ -169,11 +169,11 @@ class _Genes:
 
     def find(self, name: str) -> tuple[GeneCopy | MeasuredGenes | None, int]:
         """What has a gene, None for the own matrix, and its number there."""
-        own = gene_position(self.var, name, self.source)
+        (own,) = gene_positions(self.var, [name], self.source)
         name = name if own is None else str(self.var.index[own])
         copy = self._copy
         if isinstance(copy, GeneCopy) and (own is None or self.open_x is None or copy.is_of_x):
-            position = gene_position(copy.var, name, copy.path)
+            (position,) = gene_positions(copy.var, [name], copy.path)
             if position is not None:
                 return copy, position
         if own is not None and self.open_x is not None:

@@ -8,20 +8,32 @@ Where a docstring does not say otherwise:
   None puts all rows in group 0;
 - ``run`` is ``map``, or a function like it that calls in several threads; BLAS uses one thread;
 - factors and results are float64;
+- ``<operation>_cpu`` is for NumPy and SciPy, ``<operation>_gpu`` for CuPy: the type of the block
+  decides, never a setting;
 - a function of a ``_gpu`` module does what its counterpart in ``_cpu`` does, on the current device.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from scatlas.arrays.kinds import is_gpu
+
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from scatlas.arrays.array_types import Array, Ints, SparseBlock
 
 # What counts are stored as, the narrowest first.
 COUNT_DTYPES = (np.uint8, np.uint16, np.uint32)
+
+
+def kernels_for(operation: str, x: object) -> ModuleType:
+    """Module of an operation, such as ``linalg.gram``, for a block ``x`` or the blocks of ``x``."""
+    return import_module(f"scatlas.kernels.{operation}_{'gpu' if is_gpu(x) else 'cpu'}")
 
 
 def gene_dtype(n_genes: int) -> np.dtype:

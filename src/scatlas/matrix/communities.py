@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from scatlas import blocks
 from scatlas.arrays.kinds import is_gpu
 from scatlas.compute.threads import over_cells
-from scatlas.kernels.dispatch import kernels_for
+from scatlas.kernels import kernels_for
 from scatlas.kernels.graphs.communities_cpu import Communities, Edges, sweep
 from scatlas.kernels.graphs.edges_cpu import add_transposed, merge_nodes, positions_by_label
 

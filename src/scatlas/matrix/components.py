@@ -11,7 +11,7 @@ from scatlas import blocks
 from scatlas._util.numbers import whole_number
 from scatlas.compute.threads import blas_on_one_thread, n_cores
 from scatlas.errors import InputError
-from scatlas.kernels.dispatch import kernels_for
+from scatlas.kernels import kernels_for
 from scatlas.matrix.gram import check_size
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import numpy as np
 
 from scatlas import blocks
 from scatlas.errors import InputError
-from scatlas.kernels.dispatch import kernels_for
+from scatlas.kernels import kernels_for
 from scatlas.matrix.gram import GramStats, gram_stats
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from scatlas import blocks
 from scatlas.arrays.kinds import kind_of
 from scatlas.compute.threads import blas_on_one_thread, n_threads
 from scatlas.errors import InputError
-from scatlas.kernels.dispatch import kernels_for
+from scatlas.kernels import kernels_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -11,7 +11,7 @@ import numpy as np
 from scatlas import blocks
 from scatlas.arrays.kinds import is_gpu
 from scatlas.compute.threads import over_cells
-from scatlas.kernels.dispatch import kernels_for
+from scatlas.kernels import kernels_for
 from scatlas.kernels.graphs.edges_cpu import WIDTH
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from scatlas.arrays.kinds import kind_of
 from scatlas.compute.memory import available_memory
 from scatlas.compute.threads import n_threads
 from scatlas.errors import InputError, TooLargeError
-from scatlas.kernels.dispatch import kernels_for
+from scatlas.kernels import kernels_for
 from scatlas.kernels.moments import group_sums_cpu
 from scatlas.kernels.moments.group_sums_cpu import SumKinds, check_range, is_integer
 from scatlas.matrix import group_medians

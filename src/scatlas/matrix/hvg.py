@@ -12,7 +12,7 @@ import numpy as np
 
 from scatlas import blocks
 from scatlas.errors import InputError
-from scatlas.kernels.dispatch import kernels_for
+from scatlas.kernels import kernels_for
 from scatlas.matrix import hvg_dispersion, hvg_pearson, hvg_v3
 from scatlas.matrix.gene_moments import check_finite_moments, normalized_moments
 from scatlas.matrix.hvg_dispersion import moments_table, ranked_genes

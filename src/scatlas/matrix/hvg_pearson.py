@@ -12,7 +12,7 @@ from scatlas import blocks
 from scatlas._util.numbers import whole_number
 from scatlas.arrays.kinds import kind_of
 from scatlas.errors import InputError
-from scatlas.kernels.dispatch import kernels_for
+from scatlas.kernels import kernels_for
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,7 +11,7 @@ import numpy as np
 
 from scatlas import blocks
 from scatlas.errors import InputError
-from scatlas.kernels.dispatch import kernels_for
+from scatlas.kernels import kernels_for
 from scatlas.kernels.moments.shares import rounded_moments, share_scales
 from scatlas.matrix.gene_moments import normalized_moments
 from scatlas.matrix.hvg_dispersion import dispersion_table, ranked_genes

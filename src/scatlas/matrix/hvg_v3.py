@@ -12,7 +12,7 @@ from scatlas import blocks
 from scatlas._util.imports import from_extra
 from scatlas._util.numbers import whole_number
 from scatlas.errors import InputError
-from scatlas.kernels.dispatch import kernels_for
+from scatlas.kernels import kernels_for
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

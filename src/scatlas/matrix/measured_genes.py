@@ -13,7 +13,7 @@ import pandas as pd
 from anndata.io import read_elem
 
 from scatlas import blocks
-from scatlas.columns import GeneRule, close_names, common_genes
+from scatlas.columns import GeneRule, close_names, common_genes, gene_positions
 from scatlas.errors import InputError
 from scatlas.io import open_tables, read_cells, read_matrix
 from scatlas.io.files.anndata_file import Store
@@ -136,21 +136,18 @@ class MeasuredGenes:
         """Genes by name, or by symbol where no gene has the name; ``key`` is that of the config, or
         the option, which names them.
         """
-        found: list[str] = []
-        for name in names:
-            if name in self.genes:
-                found.append(name)
-                continue
-            matches = self.symbols.index[self.symbols == name].tolist()
-            if len(matches) > 1:
-                raise InputError(
-                    f"{key}: {len(matches)} genes have the symbol {name!r} "
-                    f"({', '.join(matches[:5])}): name one of them"
-                )
-            if not matches:
-                raise InputError(self._missing(name, key))
-            found += matches
-        return list(dict.fromkeys(found))
+        names = list(dict.fromkeys(names))
+        positions = gene_positions(self._names, names, key)
+        if None in positions:
+            raise InputError(self._missing(names[positions.index(None)], key))
+        return list(dict.fromkeys(self.genes[positions]))
+
+    @cached_property
+    def _names(self) -> pd.DataFrame:
+        """A table by gene with its symbol, or its name again where it has none."""
+        return pd.DataFrame(
+            {"symbol": self.symbols.reindex(self.genes).fillna(self.genes.to_series())}
+        )
 
     def _missing(self, name: str, key: str) -> str:
         lacking = [plate for plate, names in self.of_plates.items() if name not in names]
@@ -160,8 +157,7 @@ class MeasuredGenes:
                 "out genes that a plate lacks: leave the name out, or set 'genes: union'"
             )
         n = len(self.genes)
-        names = pd.DataFrame({"symbol": self.symbols.reindex(self.genes).fillna("")})
-        hint = close_names(names, name)
+        hint = close_names(self._names, name)
         return f"{key}: no plate measures a gene {name!r} (there are {n:,} genes): {hint}"
 
     def blocks(

@@ -12,7 +12,7 @@ import numpy as np
 from scatlas.arrays.kinds import is_gpu
 from scatlas.compute.threads import over_cells
 from scatlas.errors import InputError
-from scatlas.kernels.dispatch import kernels_for
+from scatlas.kernels import kernels_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from scatlas import blocks
-from scatlas.kernels.dispatch import kernels_for
+from scatlas.kernels import kernels_for
 from scatlas.matrix import inverted_lists
 from scatlas.matrix.group_sums import aggregate_rows
 from scatlas.matrix.projection import novelty, novelty_ranks, project_layout, vote_labels

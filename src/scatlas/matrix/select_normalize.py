@@ -11,7 +11,7 @@ from scatlas._util.numbers import as_numbers
 from scatlas.arrays.kinds import is_dask
 from scatlas.elements import check_array
 from scatlas.errors import InputError
-from scatlas.kernels.dispatch import kernels_for
+from scatlas.kernels import kernels_for
 from scatlas.matrix.size_factors import reciprocal
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from matplotlib.colors import Normalize
 from matplotlib.lines import Line2D
 
 from scatlas._util.numbers import whole_number
-from scatlas.columns import as_names
+from scatlas.columns import MAX_NUMBERS, are_measures, as_names
 from scatlas.errors import InputError
 from scatlas.pl._cell_values import CellValues, categories
 from scatlas.pl._style import (
@@ -42,7 +42,6 @@ SIDE = 6.0  # inches
 _HALF_SIDE = 4.5  # of each of two maps
 SHARE = 0.9  # of the figure's side that the map takes
 _ROWS = 26  # of the legend
-_NAMED = 76  # categories, three columns of the legend
 _FEW = 7  # categories that colours alone tell apart
 _BINS = 40
 MISSING = "#d9d9d9"
@@ -264,7 +263,7 @@ def scatter(
 
 def label_clusters(ax: Axes, xy: np.ndarray, codes: np.ndarray, names: list[str]) -> dict[int, str]:
     """Label categories that are too many for colours on the map; return the mark of each."""
-    if not _FEW < len(names) <= _NAMED:
+    if not _FEW < len(names) <= MAX_NUMBERS:
         return {}
     positions = _label_positions(xy, codes, len(names))
     # Clusters are called by number already.
@@ -297,9 +296,7 @@ def _style_map(ax: Axes) -> None:
 
 def _is_measure(column: pd.Series) -> bool:
     """Whether a column measures cells (real numbers, counts) rather than naming them."""
-    if pd.api.types.is_float_dtype(column):
-        return True
-    return pd.api.types.is_integer_dtype(column) and column.nunique() > _NAMED
+    return pd.api.types.is_float_dtype(column) or are_measures(column)
 
 
 def _draw_categories(
@@ -416,7 +413,7 @@ def legend(
 ) -> None:
     """Name the categories beside the map; if there are many, only the largest."""
     sizes = np.bincount(codes[codes >= 0], minlength=len(names))
-    shown = np.sort(np.argsort(-sizes, kind="stable")[:_NAMED])
+    shown = np.sort(np.argsort(-sizes, kind="stable")[:MAX_NUMBERS])
     handles = []
     # Several columns have less room.
     short = short_names([names[i] for i in shown], MAX_LETTERS if len(shown) <= _ROWS else 24)

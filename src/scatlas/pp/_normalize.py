@@ -11,8 +11,8 @@ import numpy as np
 from scatlas import blocks, elements
 from scatlas.arrays.kinds import kind_of
 from scatlas.errors import InputError
+from scatlas.kernels import kernels_for
 from scatlas.kernels.counts import lazy_normalized
-from scatlas.kernels.dispatch import kernels_for
 from scatlas.matrix.size_factors import (
     cell_totals,
     check_target,

@@ -13,8 +13,8 @@ from scatlas import blocks, elements
 from scatlas.arrays.kinds import kind_of
 from scatlas.compute.threads import blas_on_one_thread, n_threads
 from scatlas.errors import InputError
+from scatlas.kernels import kernels_for
 from scatlas.kernels.counts.transpose_cpu import dense_to_csr
-from scatlas.kernels.dispatch import kernels_for
 from scatlas.kernels.ranking import logreg_cpu
 from scatlas.tl._rank_groups import GroupResult
 from scatlas.tl._rank_sums import memory_budget

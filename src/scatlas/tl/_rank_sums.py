@@ -13,7 +13,7 @@ from scatlas.arrays.kinds import kind_of
 from scatlas.compute.memory import available_memory
 from scatlas.compute.threads import n_threads
 from scatlas.errors import InputError, TooLargeError
-from scatlas.kernels.dispatch import kernels_for
+from scatlas.kernels import kernels_for
 from scatlas.kernels.ranking.rank_sums_cpu import MAX_CELLS, standard_scores
 
 if TYPE_CHECKING:

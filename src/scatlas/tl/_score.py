@@ -12,7 +12,7 @@ import pandas as pd
 from scatlas import blocks, columns, elements
 from scatlas._util.numbers import random_state_of, whole_number
 from scatlas.errors import InputError
-from scatlas.kernels.dispatch import kernels_for
+from scatlas.kernels import kernels_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import ArpackError, eigsh
 
 from scatlas import blocks
-from scatlas.kernels.dispatch import kernels_for
+from scatlas.kernels import kernels_for
 from scatlas.kernels.graphs.edges_cpu import positions_by_label
 from scatlas.matrix.graph_eigenvectors import eigenvectors
 

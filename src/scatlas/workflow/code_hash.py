@@ -45,7 +45,7 @@ _KERNEL_CALL = re.compile(r"\b(kernels_for|kernel)\(\s*\"([\w./]+)\"")
 # The folder of an HTML page, beside the module that writes it.
 _PAGE = re.compile(r"parent / \"page\"$", re.MULTILINE)
 _SUFFIXES = {".py", ".cu", ".html", ".css", ".js"}
-# Modules of an operation; `scatlas.kernels.dispatch.kernels_for` chooses between them.
+# Modules of an operation; `scatlas.kernels.kernels_for` chooses between them.
 _KERNEL_MODULES = ("scatlas.kernels.{}_cpu", "scatlas.kernels.{}_gpu")
 
 

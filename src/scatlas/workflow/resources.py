@@ -10,7 +10,7 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scatlas._util.byte_sizes import parse_bytes
+from scatlas._util.numbers import parse_bytes
 from scatlas.compute.memory import gram_is_worth_storing, harmony_bytes, map_bytes
 from scatlas.compute.threads import BLOCK_BYTES, DEFAULT_BUDGET
 from scatlas.workflow.costs import (

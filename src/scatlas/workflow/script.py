@@ -340,7 +340,7 @@ def _in_flight(args: argparse.Namespace) -> dict[str, int]:
 
 def block_budget(args: argparse.Namespace) -> int:
     """Bytes that divide data into blocks."""
-    from scatlas._util.byte_sizes import parse_bytes
+    from scatlas._util.numbers import parse_bytes
     from scatlas.compute.threads import DEFAULT_BUDGET
 
     return DEFAULT_BUDGET if args.block_budget == "auto" else parse_bytes(args.block_budget)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scatlas._util.byte_sizes import parse_bytes
+from scatlas._util.numbers import parse_bytes
 from scatlas.compute.memory import map_bytes
 from scatlas.errors import InputError
 

@@ -21,7 +21,7 @@ import scipy.sparse as sp
 import zarr
 
 import scatlas as sa
-from scatlas._util.byte_sizes import parse_bytes
+from scatlas._util.numbers import parse_bytes
 from scatlas.compute.memory import csr_blocks, dense_blocks
 from scatlas.errors import ConfigError, InputError, MissingPackageError
 from scatlas.io.files import anndata_file as store_module

@@ -30,11 +30,13 @@ def test_qc_partials_of_any_cut_merge_to_the_whole(cut: int, dtype: str) -> None
 
 
 def test_sums_of_values_that_are_not_finite_are_not_integers() -> None:
-    totals = qc_cpu.row_totals(np.array([[np.nan, 1.0], [np.inf, 1.0]], np.float32))
+    no_masks = np.zeros((0, 2), bool)
+    x = np.array([[np.nan, 1.0], [np.inf, 1.0]], np.float32)
+    totals = qc_cpu.qc_block(x, no_masks).totals
     assert totals.dtype == np.float64
     np.testing.assert_array_equal(totals, [np.nan, np.inf])
     # Sums past 2^53 are not known to be exact.
-    assert qc_cpu.row_totals(np.array([[2.0**53, 4.0]])).dtype == np.float64
+    assert qc_cpu.qc_block(np.array([[2.0**53, 4.0]]), no_masks).totals.dtype == np.float64
 
 
 @pytest.mark.parametrize("n_integer_rows", [0, 1, 5, 9])

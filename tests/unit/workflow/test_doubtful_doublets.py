@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import runpy
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +12,7 @@ from scatlas.matrix.scrublet import Capture
 from scatlas.matrix.scrublet import Doublets as Scores
 from scatlas.workflow.config.sections import Doublets
 
-SCRIPT = Path(__file__).parents[3] / "scripts" / "doublets.py"
-
-
-@pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("doublets_script", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+SCRIPT = runpy.run_path(str(Path(__file__).parents[3] / "scripts/doublets.py"))
 
 
 def scores(n_cells: int, n_doublets: int, *, detectable: float = 1.0) -> Scores:
@@ -55,9 +47,9 @@ def scores(n_cells: int, n_doublets: int, *, detectable: float = 1.0) -> Scores:
         (scores(60, 40), {"threshold": 0.3}, 40, None),
     ],
 )
-def test_doubtful_predictions_are_sentences(script, caplog, found, options, n_predicted, said):
+def test_doubtful_predictions_are_sentences(caplog, found, options, n_predicted, said):
     wanted = Doublets(**options)
-    kept, doubts = script.without_doubtful_calls(found, wanted, "p1")
+    kept, doubts = SCRIPT["without_doubtful_calls"](found, wanted, "p1")
     assert kept.predicted.sum() == n_predicted
     np.testing.assert_array_equal(kept.score, found.score)
     assert doubts.get("lane1", "").startswith(said or "")

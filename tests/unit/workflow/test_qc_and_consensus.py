@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
+import runpy
 from pathlib import Path
 
 import numpy as np
@@ -183,13 +183,10 @@ def store(tmp_path, obs, monkeypatch) -> Path:
 
 
 def run(store: Path, **qc: object) -> tuple[pd.DataFrame, dict]:
-    spec = importlib.util.spec_from_file_location("qc_filter_script", SCRIPT)
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
     table, summary = store.with_name("qc.parquet"), store.with_name("qc_summary.json")
     paths = [f"--table={table}", f"--summary={summary}", f"--manifest={store.with_name('m.json')}"]
     config = ["--config", json.dumps({"qc": qc})]
-    script.main(["--plate", "p", "--store", str(store), *paths, *config])
+    runpy.run_path(str(SCRIPT))["main"](["--plate", "p", "--store", str(store), *paths, *config])
     return pd.read_parquet(table), json.loads(summary.read_text())
 
 
@@ -400,12 +397,12 @@ def test_only_voters_choose_genes():
     [([60, 130, 900], {"p0": 60}), ([60, 9, 90], {"p1": 9}), ([120, 80, 90], {})],
 )
 def test_plates_of_few_cells(tmp_path, n_cells, few):
-    spec = importlib.util.spec_from_file_location("s", SCRIPT.with_name("consensus.py"))
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    plates_of_few_cells = runpy.run_path(str(SCRIPT.with_name("consensus.py")))[
+        "plates_of_few_cells"
+    ]
     for i, n in enumerate(n_cells):
         (tmp_path / f"p{i}.json").write_text(json.dumps({"n_cells": n}))
-    assert script.plates_of_few_cells(["p0", "p1", "p2"], tmp_path, 100) == few
+    assert plates_of_few_cells(["p0", "p1", "p2"], tmp_path, 100) == few
 
 
 @pytest.mark.parametrize(

@@ -338,7 +338,7 @@ def test_the_map_shows_all_cells_of_the_atlas(
 ) -> None:
     """As points and as density, with the same clusters by plate."""
     monkeypatch.setattr("scatlas.workflow.report._results.MAX_POINTS", most_points)
-    monkeypatch.setattr("scatlas.workflow.report._results._MAX_NAMES", 30)
+    monkeypatch.setattr("scatlas.workflow.report._results._MAX_TEXTS", 30)
     folder, results = with_atlas
     colors = [*CONFIG["report"]["colors"], "note"]
     config = CONFIG | {"report": {"colors": colors, "formats": ["png", "pdf"]}}

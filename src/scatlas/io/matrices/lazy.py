@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from dask.base import tokenize
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 
-from scatlas._util.byte_sizes import parse_bytes
+from scatlas._util.numbers import parse_bytes
 from scatlas.compute.memory import csr_blocks, dense_blocks
 from scatlas.compute.threads import BLOCK_BYTES
 from scatlas.errors import InputError

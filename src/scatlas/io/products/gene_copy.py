@@ -15,7 +15,7 @@ import pandas as pd
 
 from scatlas import blocks
 from scatlas._util.operating_system import link_or_copy
-from scatlas.columns import gene_position, name_columns
+from scatlas.columns import gene_positions, name_columns
 from scatlas.compute.threads import n_threads
 from scatlas.errors import InputError
 from scatlas.io.files.anndata_file import Store
@@ -67,8 +67,8 @@ def write_piece(
     var = var[name_columns(var)].astype(str)
     x = blocks.select_rows(x, keep)
     if genes is not None:
-        at = np.array([i for g in genes if (i := gene_position(var, g, str(store))) is not None])
-        at = np.unique(at).astype(np.int64)
+        found = gene_positions(var, genes, str(store))
+        at = np.unique([i for i in found if i is not None]).astype(np.int64)
         x, var = blocks.select_genes(x, at), var.iloc[at]
     with atomic_path(Path(out)) as partial:
         n_values = write_csc(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scatlas import blocks
-from scatlas._util.byte_sizes import parse_bytes
+from scatlas._util.numbers import parse_bytes
 from scatlas.compute.progress import progress_meter
 from scatlas.compute.threads import n_threads
 from scatlas.io.files.atomic import work_folder

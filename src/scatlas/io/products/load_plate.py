@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from scatlas._util.byte_sizes import parse_bytes
+from scatlas._util.numbers import parse_bytes
 from scatlas.blocks import map_in_order, with_progress
 from scatlas.columns import first_difference
 from scatlas.errors import InputError

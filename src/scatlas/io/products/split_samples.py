@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pandas as pd
 
-from scatlas._util.byte_sizes import parse_bytes
+from scatlas._util.numbers import parse_bytes
 from scatlas.blocks import map_in_order, with_progress
 from scatlas.errors import InputError
 from scatlas.io.files.atomic import atomic_path

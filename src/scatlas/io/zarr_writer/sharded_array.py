@@ -18,7 +18,7 @@ import numpy as np
 from google_crc32c import value as crc32c
 from numcodecs import Blosc, VLenUTF8, Zstd, blosc
 
-from scatlas._util.byte_sizes import parse_bytes
+from scatlas._util.numbers import parse_bytes
 from scatlas.compute.threads import n_threads
 from scatlas.io.chunks.native_codecs import run_encoder
 from scatlas.io.files.checksums import VALUES_DIGEST

@@ -129,13 +129,6 @@ def _row_totals_dense(x: Array, out: Array) -> None:
         out[i] = _total_in_order(x[i], out)
 
 
-def row_totals(x: Block) -> Array:
-    """Total of each cell: int64 if all values are integers, whatever their type; else float64."""
-    return as_exact_int64(
-        row_sums(x), integral=is_integral(x.data if is_sparse(x) else np.ascontiguousarray(x))
-    )
-
-
 @njit(nogil=True, cache=True)
 def _row_totals_of_genes_csr(
     data: Array, indices: Array, indptr: Ints, genes: Array, out: Array

@@ -142,10 +142,6 @@ def holds_counts(x: cp.ndarray | sparse.csr_matrix) -> bool:
     return values.dtype.kind == "i" or bool((cp.floor(values) == values).all())
 
 
-def row_totals(x: Block) -> np.ndarray:
-    return as_exact_int64(row_sums(x), integral=_extent(x).integral)
-
-
 def row_sums(x: Block, genes: Any = None) -> np.ndarray:
     check_range(x, x.shape[1])
     if genes is not None:

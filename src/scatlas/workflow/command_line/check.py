@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from scatlas.columns import close_names, gene_position
+from scatlas.columns import close_names, gene_positions
 from scatlas.errors import InputError, ScatlasError
 from scatlas.io import METRICS
 from scatlas.io.chunks.encoded_text import EncodedText
@@ -271,7 +271,7 @@ class AskedGenes:
             return
         table = var.read()
         for key, name in [*self._missing]:
-            if gene_position(table, name, key) is None:
+            if gene_positions(table, [name], key) == [None]:
                 self._missing[key, name] = close_names(table, name)
             else:
                 del self._missing[key, name]

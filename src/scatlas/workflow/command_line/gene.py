@@ -141,17 +141,15 @@ def add_genes(config_file: Path, names: Sequence[str]) -> str:
     wanted = yaml.safe_load(text) or {}
     section = wanted.setdefault("explore", None) or {}
     given = section.get("genes") or []
-    wanted["explore"] = {
-        **section,
-        "genes": [*([given] if isinstance(given, str) else given), *new],
-    }
+    genes = [*new, *([given] if isinstance(given, str) else given)]
+    wanted["explore"] = {**section, "genes": genes}
     changed = _with_genes(text, new)
     try:
         is_right = changed is not None and yaml.safe_load(changed) == wanted
     except yaml.YAMLError:
         is_right = False
     if changed is None or not is_right:
-        listed = _inline(wanted["explore"]["genes"])
+        listed = _inline(genes)
         raise ConfigError(
             f"{config_file}: its form is unusual, and nothing was changed: write "
             f"'genes: {listed}' below 'explore:' yourself"
@@ -169,55 +167,31 @@ def _inline(names: Sequence[str]) -> str:
 
 
 def _with_genes(text: str, new: Sequence[str]) -> str | None:
-    """The text with more genes, at the positions that YAML's parser knows; None where it has no
-    position for them.
+    """The text with more genes before those that are there, at positions that YAML's parser knows;
+    None where it has no position for them.
     """
     line_end = "\r\n" if "\r\n" in text else "\n"
     root = yaml.compose(text, yaml.SafeLoader)
-    listed = _inline(new)
-    if root is None or _value(root, "explore") is None:
-        if root is not None and root.flow_style:
-            return None
+    explore, listed = _child(root, "explore"), _inline(new)
+    if explore is None and not (root is not None and root.flow_style):
         end = "" if not text or text.endswith("\n") else line_end
         return f"{text}{end}{line_end}explore:{line_end}  genes: {listed}{line_end}"
-    explore = _value(root, "explore")
     if isinstance(explore, yaml.ScalarNode) and not explore.value:  # all its keys are comments
-        key = next(key for key, _ in root.value if key.value == "explore")
-        return _insert(text, _end_of_line(text, key.end_mark.index), f"{line_end}  genes: {listed}")
-    if not isinstance(explore, yaml.MappingNode) or not explore.value:
+        key = next(key for key, _ in root.value if key.value == "explore").end_mark.index
+        line, rest = text[:key], text[key:].partition(line_end)
+        return f"{line}{rest[0]}{line_end}  genes: {listed}{rest[1]}{rest[2]}"
+    genes = _child(explore, "genes")
+    parent = explore if genes is None else genes
+    if not isinstance(parent, yaml.CollectionNode) or not parent.value:
         return None
-    genes = _value(explore, "genes")
-    first = explore.value[0][0].start_mark
-    if genes is None and explore.flow_style:
-        return _insert(text, first.index, f"genes: {listed}, ")
-    if genes is None:
-        indent = " " * first.column
-        return _insert(text, first.index, f"genes: {listed}{line_end}{indent}")
-    if isinstance(genes, yaml.ScalarNode):
-        old = text[genes.start_mark.index : genes.end_mark.index]
-        rest = text[genes.end_mark.index :]
-        return f"{text[: genes.start_mark.index]}[{old}, {listed[1:]}{rest}"
-    if not genes.value:
-        return _insert(text, genes.start_mark.index + 1, listed[1:-1])
-    last = genes.value[-1].end_mark.index
-    if genes.flow_style:
-        return _insert(text, last, f", {listed[1:-1]}")
-    indent = " " * genes.start_mark.column
-    lines = "".join(f"{line_end}{indent}- {_inline([name])[1:-1]}" for name in new)
-    return _insert(text, _end_of_line(text, last), lines)
+    first = parent.value[0][0] if genes is None else parent.value[0]
+    entries = [f"genes: {listed}"] if genes is None else [_inline([name])[1:-1] for name in new]
+    dash = "" if genes is None else "- "
+    between = ", " if parent.flow_style else f"{line_end}{' ' * parent.start_mark.column}{dash}"
+    at = first.start_mark.index
+    return "".join([text[:at], *(entry + between for entry in entries), text[at:]])
 
 
-def _value(node: yaml.Node, key: str) -> yaml.Node | None:
-    if not isinstance(node, yaml.MappingNode):
-        return None
-    return next((value for name, value in node.value if name.value == key), None)
-
-
-def _end_of_line(text: str, at: int) -> int:
-    end = text.find("\n", at)
-    end = len(text) if end < 0 else end
-    return end - (text[end - 1 : end] == "\r")
-
-
-def _insert(text: str, at: int, more: str) -> str:
-    return f"{text[:at]}{more}{text[at:]}"
+def _child(node: yaml.Node | None, key: str) -> yaml.Node | None:
+    pairs = node.value if isinstance(node, yaml.MappingNode) else []
+    return next((value for name, value in pairs if name.value == key), None)

@@ -232,8 +232,8 @@ def init(arguments: list[str], config: Path, outdir: str, *, force: bool = False
             plate.notices.append(
                 f"only {kept.mean():.0%} of its cells would be kept"
                 if kept.any()
-                else "none of its cells would be kept, which stops a run: leave out this file, or set "
-                "plates: {on_error: skip}"
+                else "none of its cells would be kept, which stops a run: leave out this file, or "
+                "set plates: {on_error: skip}"
             )
     texts = {config: config_text(plates, genes, bounds, outdir, place, n_plates)}
     if place == SHEET:

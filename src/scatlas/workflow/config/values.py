@@ -44,7 +44,7 @@ def _check_memory_limit(text: str) -> str:
 
 
 def _check_size(text: str, min_bytes: int, too_small: str, *, examples: str) -> str:
-    from scatlas._util.byte_sizes import parse_bytes
+    from scatlas._util.numbers import parse_bytes
 
     try:
         n_bytes = parse_bytes(text)

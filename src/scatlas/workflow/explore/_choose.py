@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from natsort import natsorted
 
+from scatlas.columns import are_measures
 from scatlas.errors import InputError
 from scatlas.matrix.map_pixels import side_for
 from scatlas.workflow.sample import ATLAS_ROW
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("scatlas")
 
 _MAX_LEVELS = 10_000
-_MAX_INTEGERS = 76  # of more values, they measure cells
 _MAX_COLUMNS = 24
 _FIRST = ("leiden", "plate", "cell_line", "drug")
 TOP_MARKERS = 10  # of each group, which the page has in any case
@@ -131,9 +131,9 @@ def _describe(cells: MapCells, sample: MapCells, name: str) -> PageColumn | None
     n_cells = sample.n_cells
     values = sample.values(name)
     series = pd.Series(values)
+    is_number = pd.api.types.is_numeric_dtype(series) and series.dtype != bool
     is_integer = pd.api.types.is_integer_dtype(series)
-    is_category = not pd.api.types.is_numeric_dtype(series) or series.dtype == bool
-    if is_category or (is_integer and series.nunique() <= _MAX_INTEGERS):
+    if not is_number or (is_integer and not are_measures(series)):
         return _category(name, series, cells.categories(name), n_cells)
     numbers = _as_numbers(values)
     numbers = numbers[np.isfinite(numbers)]

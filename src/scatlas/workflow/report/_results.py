@@ -17,6 +17,7 @@ import pandas as pd
 from natsort import natsorted
 
 from scatlas import pl
+from scatlas.columns import MAX_NUMBERS
 from scatlas.errors import InputError
 from scatlas.io import read_cells
 from scatlas.io.files.local_zarr import open_with_zarr_python
@@ -36,9 +37,8 @@ logger = logging.getLogger(__name__)
 
 # Up to this many cells are drawn as points.
 MAX_POINTS = 200_000
-# Integers of more values measure cells; text of more has no use as colours.
-_MAX_NAMES = 10_000
-_MAX_INTEGERS = 76
+# Text of more values has no use as colours.
+_MAX_TEXTS = 10_000
 QC_COLUMNS = ["total_counts", "n_genes_by_counts", "pct_counts_mt", "keep"]
 
 
@@ -82,7 +82,7 @@ class AtlasMap:
         if kind in ("number", "nullable") or self._codes(column) is not None:
             return True
         logger.warning(
-            "obs[%r] has more than %s values: no picture shows it", column, f"{_MAX_NAMES:,}"
+            "obs[%r] has more than %s values: no picture shows it", column, f"{_MAX_TEXTS:,}"
         )
         return False
 
@@ -96,7 +96,7 @@ class AtlasMap:
             return pl.umap(cells, color, lowest_on_top=low)
         codes = None if column.dtype.kind == "f" else self._codes(color)
         is_integer = column.kind in ("number", "nullable") and column.dtype.kind in "iu"
-        if codes is None or (is_integer and len(codes.names) > _MAX_INTEGERS):
+        if codes is None or (is_integer and len(codes.names) > MAX_NUMBERS):
 
             def read(lo: int, hi: int) -> tuple[NDArray[np.float32], NDArray[np.generic]]:
                 values = column.values(lo, hi).astype(np.float64)
@@ -136,7 +136,7 @@ class AtlasMap:
         return Column.open(self._path, self._obs, name)
 
     def _codes(self, name: str) -> ColumnCodes | None:
-        return ColumnCodes.open(self._column(name), most=_MAX_NAMES)
+        return ColumnCodes.open(self._column(name), most=_MAX_TEXTS)
 
 
 def _names_in_use(codes: ColumnCodes) -> tuple[list[str], NDArray[np.int64]]:
