@@ -241,7 +241,7 @@ def test_an_edited_x_is_read_and_other_cells_are_not_taken_for_these(atlas, capl
 
 
 def test_a_damaged_copy_is_an_error(atlas):
-    shard = atlas.with_name(NAME) / "cells/c/0"
+    shard = atlas.with_name(NAME) / "cells/c/1"  # of p1 and p3
     content = bytearray(shard.read_bytes())
     content[20:60] = bytes(40)
     shard.write_bytes(content)
