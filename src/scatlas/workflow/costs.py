@@ -49,7 +49,7 @@ COUNT_BYTES, SELECTED_BYTES, SELECTED_SHARE = 1.9, 5, 0.11
 # and of the blocks sorted by gene: the count and its row, both uint16.
 MAP_BYTES, SAMPLE_BYTES, BY_GENE_BYTES, SORTED_BYTES = 18, 8, 2.5, 4
 
-# merge_by_gene copies plates up to this number of values: gene_lookup-2026-11-28b.
+# merge_by_gene copies plates up to this number of values: gene_lookup-2026-11-28b, a busy machine.
 MAX_JOINED_VALUES, NS_PER_JOINED_VALUE = 2**26, 35
 GPU_START_S = 1.2  # CUDA, by ``gpu-start-2026-11-25``
 # Moments that `load` takes of the kept cells; `hvg` of such a run reads no counts. Processor time
