@@ -36,8 +36,8 @@ PLACED_MB, MAP_MB, GPU_MAP_MB = 300, 500, 200
 # explore.html: histograms of a column, with the sums of genes; per point its position and codes
 # (bench/results/explore-2026-11-25.txt); and position and pixel of each cell of the atlas.
 PAGE_MB, PAGE_MB_PER_CELL, POSITION_MB_PER_CELL = 800, 0.5e-3, 6e-6
-# Position, number and names of 60,000 genes on each plate.
-BY_GENE_MB = 60_000 * 40e-6
+# Position, number and names of 60,000 genes on each plate; values that are put together.
+BY_GENE_MB, JOINED_MB = 60_000 * 40e-6, 300
 # The stratum of each cell of the atlas.
 STRATUM_MB_PER_CELL = 4e-6
 
@@ -49,6 +49,8 @@ COUNT_BYTES, SELECTED_BYTES, SELECTED_SHARE = 1.9, 5, 0.11
 # and of the blocks sorted by gene: the count and its row, both uint16.
 MAP_BYTES, SAMPLE_BYTES, BY_GENE_BYTES, SORTED_BYTES = 18, 8, 2.5, 4
 
+# merge_by_gene copies plates up to this number of values: gene_lookup-2026-11-28b, a busy machine.
+MAX_JOINED_VALUES, NS_PER_JOINED_VALUE = 2**26, 35
 GPU_START_S = 1.2  # CUDA, by ``gpu-start-2026-11-25``
 # Moments that `load` takes of the kept cells; `hvg` of such a run reads no counts. Processor time
 # with 100,000 cells x 20,000 genes: ``load-moments-2026-11-25``.
@@ -198,6 +200,10 @@ def _page_mb(job: Job) -> float:
     return PAGE_MB + points_mb + POSITION_MB_PER_CELL * job.of.atlas.cells
 
 
+def _joined_values(job: Job) -> float:
+    return min(job.size.values, MAX_JOINED_VALUES * job.of.n_plates)
+
+
 def _selected_bytes(job: Job) -> float:
     return job.size.values * SELECTED_SHARE * SELECTED_BYTES
 
@@ -277,13 +283,15 @@ COSTS = {
     ),
     "base": replace(_MERGED, time=Cost(0.3, us_per_cell=1), threads=1, serial=True),
     "atlas": replace(_MERGED, time=Cost(0.3, us_per_cell=1), threads=1, serial=True),
-    "merge_by_gene": RuleCost(  # links, and a table of genes and plates
+    "merge_by_gene": RuleCost(  # links, a table of genes and plates, and copies of small plates
         Cost(0.5),
         plate_s=PLATE_S,
         threads=1,
         blocks=False,
         table=_MERGED.table,
-        extra_mb=lambda job: BY_GENE_MB * job.of.n_plates,
+        seconds=lambda job, seconds: seconds + 1e-9 * NS_PER_JOINED_VALUE * _joined_values(job),
+        extra_mb=lambda job: BY_GENE_MB * job.of.n_plates + JOINED_MB,
+        disk=lambda job: _joined_values(job) * BY_GENE_BYTES,
     ),
     # 3 kB per cell at 100 MB/s.
     "publish": RuleCost(Cost(1, us_per_cell=30), threads=1, serial=True, blocks=False),
@@ -354,7 +362,7 @@ COSTS = {
         Cost(1, 7.9, 0.8),
         seconds=lambda job, seconds: seconds + 1e-6 * US_PER_PAGE_CELL * job.of.subset_cells,
         plate_s=0.04,
-        threads=4,
+        threads=lambda job: 1 if job.of.is_small_atlas else 4,  # beside the report
         extra_mb=_page_mb,
     ),
     # New plates on a finished atlas. reference: three passes like hvg, then neighbours.

@@ -28,7 +28,7 @@ def main() -> None:
     snakemake_pid = os.environ.get("SCATLAS_FORK_SERVER")  # the process number of Snakemake
     if snakemake_pid:
         try:
-            with connect(snakemake_pid, os.path.dirname(os.path.abspath(command[0]))) as server:
+            with connect(snakemake_pid, os.path.abspath(command[0])) as server:
                 sys.exit(run_at(server, command))
         except ConnectionRefusedError:
             _say_new_python(command[0], "the server that forks is not ready")
@@ -64,7 +64,7 @@ def run_at(server: socket.socket, command: list[str], **more: str) -> int | str:
     return status[0] if status else "the process that forked this job has been killed"
 
 
-def connect(snakemake_pid: str, scripts: str) -> socket.socket:
+def connect(snakemake_pid: str, script: str) -> socket.socket:
     """Connect to the server of one Snakemake and one Python; start it if there is none. It raises
     ConnectionRefusedError while the server is not ready, and OSError where none can run.
     """
@@ -84,7 +84,7 @@ def connect(snakemake_pid: str, scripts: str) -> socket.socket:
         else:
             if (os.cpu_count() or 1) <= FEW_CORES:
                 listener.listen(128)  # else the server does, when it is ready
-            start_server(listener, snakemake_pid, scripts)
+            start_server(listener, snakemake_pid, script)
     server = socket.socket(socket.AF_UNIX)
     server.connect(address)
     # Any user may take this name: hand the environment to none but this one.
@@ -94,15 +94,15 @@ def connect(snakemake_pid: str, scripts: str) -> socket.socket:
     return server
 
 
-def start_server(listener: socket.socket, snakemake_pid: str, scripts: str) -> None:
-    """Start the server that will listen at a socket."""
+def start_server(listener: socket.socket, snakemake_pid: str, script: str) -> None:
+    """Start the server that will listen at a socket, and whose first job is the script."""
     import subprocess  # here, because the first job alone needs it
 
     module = "scatlas.workflow.fork_server"
     # Each request brings its own variables; those of the workflow are options of scripts.
     env = {name: text for name, text in os.environ.items() if not name.startswith("SCATLAS_")}
     subprocess.Popen(
-        [sys.executable, "-P", "-m", module, str(listener.fileno()), snakemake_pid, scripts],
+        [sys.executable, "-P", "-m", module, str(listener.fileno()), snakemake_pid, script],
         pass_fds=[listener.fileno()],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

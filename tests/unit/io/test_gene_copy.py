@@ -15,11 +15,13 @@ import scipy.sparse as sp
 import zarr
 
 import scatlas as sa
+import scatlas.io.products.gene_copy as gene_copy
 import scatlas.io.products.gene_major as gene_major
 import scatlas.io.zarr_writer.sharded_array as shards
 from scatlas.compute.threads import use_threads
 from scatlas.errors import InputError
 from scatlas.io import CsrWriter, checksum, concat_on_disk, join_pieces, write_cells, write_piece
+from scatlas.io.files.anndata_file import Store
 from scatlas.io.products.gene_copy import NAME
 from scatlas.io.zarr_writer.elements import consolidate, open_group_to_write, write_elem
 from scatlas.matrix.select_normalize import select_and_log_normalize
@@ -182,12 +184,32 @@ def test_an_unknown_gene(atlas):
         sa.get.gene(atlas, "g0", layer="counts")
 
 
-def test_a_copy_has_the_files_of_its_pieces_and_needs_none_of_them(made, tmp_path):
+def test_a_copy_links_large_plates_and_needs_no_piece(made, tmp_path):
     links = {f.stat().st_ino for f in (made / "plates").glob("*/by_gene.zarr/X/*/c/*")}
-    assert links >= {f.stat().st_ino for f in (made / NAME / "counts/c").iterdir()}
+    files = [f.stat().st_ino in links for f in sorted((made / NAME / "counts/c").iterdir())]
+    assert files == [True, False], "p2, in another order of genes; p1 and p3 together"
     for name in ("atlas.zarr", NAME):
         shutil.copytree(made / name, tmp_path / name)
     np.testing.assert_array_equal(sa.get.gene(tmp_path / "atlas.zarr", "g0"), expected("g0"))
+
+
+def test_small_plates_are_joined_alike_in_ranges_and_by_threads(atlas, monkeypatch):
+    """A gene of two of them is one read; of linked plates one each."""
+    pieces = {plate: atlas.parent / "plates" / plate / NAME for plate in GENES}
+    copy, digests = atlas.with_name(NAME), set()
+    for at_once, threads in ((2**23, 1), (500, 1), (500, 4)):
+        monkeypatch.setattr(gene_copy, "_VALUES_AT_ONCE", at_once)
+        with use_threads(threads):
+            join_pieces(pieces, atlas.with_name("merged.zarr"), copy)
+        digests.add(checksum(copy))
+    assert len(digests) == 1
+    for limit, n_reads in ((2**26, 2), (1000, 3), (0, 3)):
+        monkeypatch.setattr(gene_copy, "_SMALL_VALUES", limit)
+        join_pieces(pieces, atlas.with_name("merged.zarr"), copy)
+        opened = gene_copy.find_gene_copy(Store.find(atlas))
+        assert len(opened.read(5)) == n_reads
+        for gene in ALL_GENES:
+            np.testing.assert_array_equal(sa.get.gene(atlas, gene), expected(gene))
 
 
 def test_a_copy_of_some_genes(atlas, caplog):
@@ -222,7 +244,7 @@ def test_an_edited_x_is_read_and_other_cells_are_not_taken_for_these(atlas, capl
 
 
 def test_a_damaged_copy_is_an_error(atlas):
-    shard = atlas.with_name(NAME) / "cells/c/0"
+    shard = atlas.with_name(NAME) / "cells/c/1"  # of p1 and p3
     content = bytearray(shard.read_bytes())
     content[20:60] = bytes(40)
     shard.write_bytes(content)

@@ -143,7 +143,7 @@ REQUESTS = {
         "markers": (1, 2884, 10, 0, 0),
         "explore": (4, 4223, 33, 0, 0),
         "by_gene": (4, 4924, 64, 94315, 0),
-        "merge_by_gene": (1, 1507, 10, 0, 0),
+        "merge_by_gene": (1, 1807, 12, 503, 0),
         "publish": (1, 900, 210, 0, 0),
     },
     "two GPUs, a large budget, integration of the sample": {
@@ -228,6 +228,7 @@ def test_the_map_of_few_cells_takes_few_threads():
 def test_a_small_plate_requests_less():
     estimates = Estimates(load({"backend": "cpu"}), PLATES)
     assert estimates.threads("load", "small") == 1
+    assert Estimates(load({}), PLATES[1:2]).threads("explore") == 1
     assert estimates.threads("normalize", "small") == 1
     assert estimates.memory("load", "small", 2) == 1924
     assert estimates.memory("select_genes", "small", 2) == 1930

@@ -14,6 +14,7 @@ import time
 import weakref
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -41,7 +42,7 @@ _ZARR_STAMPS = (*_ZARR_ROOTS, "X/zarr.json", "X/.zattrs", "X/.zarray")
 # Filters in every HDF5 build of h5py; hdf5plugin has the others.
 _HDF5_FILTERS = frozenset({1, 2, 3, 4, 5, 6, 32000})
 # Files without damage that hangs libhdf5, see :mod:`scatlas.io.files.hdf5_probe`, and Zarr stores
-# without a missing file: one look per process.
+# at an address without a missing file: one look per process.
 _PROBED: set[Store] = set()
 # Time of the next check of all files of a Zarr store, which takes 60 ms for 10,000 files. A pause
 # of 50 times the duration limits the checks, one per block, to 2% of the time.
@@ -120,9 +121,7 @@ class Store:
             return self._open_hdf5(stack)
         with reading(self.path, "the Zarr metadata"):
             if not self.is_url:
-                root = open_store(Path(self.path), is_complete=self in _PROBED)
-                _PROBED.add(self)
-                return root
+                return _open_local(self)
             import zarr
 
             if self not in _PROBED:
@@ -160,6 +159,14 @@ class Store:
             offset = find_damaged_text(self.path, file)
         if offset is not None:
             raise InputError(f"{self.path}: the text at byte {offset:,} is damaged: {REMEDY}")
+
+
+@lru_cache(maxsize=64)
+def _open_local(store: Store) -> Any:
+    """A local Zarr store, whose metadata are read and files looked for once: its stamp changes with
+    each of its files.
+    """
+    return open_store(Path(store.path))
 
 
 def _local_kind(path: Path) -> Literal["h5ad", "zarr"]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from contextlib import suppress
+import os
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,7 +21,7 @@ from scatlas.io.chunks.chunked_array import ZarrChunks
 from scatlas.io.chunks.codecs import ChunkError
 from scatlas.io.chunks.encoded_text import EncodedText
 from scatlas.io.files.listing import list_files
-from scatlas.io.files.read_errors import REMEDY, UnsupportedLayoutError, reading
+from scatlas.io.files.read_errors import REMEDY, UnsupportedLayoutError, read_error, reading
 from scatlas.io.files.zarr_metadata import flat_chunked_array, zarr_chunked_array
 
 if TYPE_CHECKING:
@@ -67,15 +67,14 @@ class StoredArray(Protocol):
     def __getitem__(self, rows: slice) -> Any: ...
 
 
-def open_store(path: Path, *, is_complete: bool = False) -> StoredGroup:
-    """Open a local store; ``is_complete`` if :func:`check_complete` has passed for these files."""
+def open_store(path: Path) -> StoredGroup:
+    """Open a local store, and refuse one that lacks a file."""
     file = path / "zarr.json"
     document = json.loads(file.read_bytes()) if file.is_file() else {}
     if document.get("zarr_format") != 3 or document.get("node_type") != "group":
         return _open_node_with_zarr_python(path, "")
     nodes = current_nodes(path, document)
-    if not is_complete:
-        check_complete(path, document, nodes)
+    check_complete(path, document, nodes)
     return LocalGroup(path, "", document, nodes)
 
 
@@ -111,16 +110,20 @@ def _own(node: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read_nodes(path: Path, group: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Nodes below a group by their keys, as their own files describe them."""
-    for child in sorted((path / group).iterdir()):
-        key = child.relative_to(path).as_posix()
-        with (
-            reading(str(path), f"{key}/zarr.json"),
-            suppress(FileNotFoundError, NotADirectoryError),
-        ):
-            node = json.loads((child / "zarr.json").read_bytes())
-            yield key, node
-            if node["node_type"] == "group":
-                yield from _read_nodes(path, key)
+    # Texts, not objects of pathlib: every opening of a store comes here.
+    for child in sorted(os.listdir(f"{path}/{group}")):  # noqa: PTH208
+        key = f"{group}/{child}" if group else child
+        try:
+            with open(f"{path}/{key}/zarr.json", "rb") as file:  # noqa: PTH123
+                content = file.read()
+            node = json.loads(content)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except (OSError, ValueError) as error:
+            raise read_error(str(path), f"{key}/zarr.json", error) from error
+        yield key, node
+        if node["node_type"] == "group":
+            yield from _read_nodes(path, key)
 
 
 def check_complete(

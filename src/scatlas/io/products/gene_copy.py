@@ -1,5 +1,5 @@
 """The counts of an atlas gene after gene, beside it (``by_gene.zarr``): one piece per plate, whose
-files the copy links, and single genes read from it.
+files the copy links, or copies those of small plates; and single genes read from it.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,7 +20,7 @@ from scatlas.columns import gene_positions, name_columns
 from scatlas.compute.threads import n_threads
 from scatlas.errors import InputError
 from scatlas.io.files.anndata_file import Store
-from scatlas.io.files.atomic import atomic_path
+from scatlas.io.files.atomic import atomic_path, work_folder
 from scatlas.io.files.checksums import checksum
 from scatlas.io.files.listing import filesystem
 from scatlas.io.files.local_zarr import LocalArray, open_store
@@ -30,7 +31,13 @@ from scatlas.io.products.gene_major import write_csc
 from scatlas.io.tables.column_writer import write_frame
 from scatlas.io.tables.table import Table
 from scatlas.io.zarr_writer.elements import consolidate, create_group
-from scatlas.io.zarr_writer.sharded_array import ShardedArray, encoding_pool
+from scatlas.io.zarr_writer.sharded_array import (
+    COUNTS_CODEC,
+    INDICES_CODEC,
+    ShardedArray,
+    encoding_pool,
+)
+from scatlas.kernels.counts.transpose_cpu import copy_segments
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,6 +54,11 @@ _INDEX_CHUNK_VALUES = 2**14
 # Requests at once to a store at an address, where each waits for the network.
 _REQUESTS = 16
 _NOT_MEASURED = -1
+# Values of a plate that is copied, not linked: finding its few values of a gene would take longer
+# than reading them. A plate beyond it has 30,000 cells or more.
+_SMALL_VALUES = 2**26
+# Values of small plates that are put together at once; 16 bytes each, and the plates' own.
+_VALUES_AT_ONCE = 2**23
 
 
 def write_piece(
@@ -89,10 +101,12 @@ def join_pieces(
 ) -> dict[str, Any]:
     """Write the copy of an atlas from the pieces of its plates; atomic.
 
-    ``counts`` and ``cells`` (uint32) are one array each, whose files are hard links to those of the
-    pieces where the file system allows it; each plate begins with a new file, and cells count
-    from its first one. ``first`` and ``n`` (genes x plates, gene after gene) say where the values
-    of a gene on a plate begin, -1 where the plate lacks it, and how many there are.
+    ``counts`` and ``cells`` (uint32) are one array each. The files of large plates are hard links
+    to those of the pieces where the file system allows it, and each such plate begins with a new
+    file; behind them are the values of small plates, gene after gene and plate after plate. Cells
+    count from the first one of their plate. ``first`` and ``n`` (genes x plates, gene after gene)
+    say where the values of a gene on a plate begin, -1 where the plate lacks it, and how many there
+    are.
     ``size_factor`` is that of ``merged``, the plates' store of :func:`scatlas.io.concat_on_disk`.
 
     Raises
@@ -113,18 +127,24 @@ def join_pieces(
         )
     tables = [Table.open(pieces[plate], root, "var").read() for plate, root in opened.items()]
     var = all_genes(tables)
+    genes = [var.index.get_indexer(table.index) for table in tables]
+    matrices = [root["X"] for root in opened.values()]
     first = np.full((len(var), len(plates)), _NOT_MEASURED)
     n_values = np.zeros(first.shape, np.uint32)
-    n_files = 0
+    n_files, small = 0, _small_plates(genes, matrices)
     with atomic_path(out) as partial:
-        for i, (path, root) in enumerate(zip(pieces.values(), opened.values(), strict=True)):
-            at = var.index.get_indexer(tables[i].index)
-            indptr = np.asarray(root["X/indptr"][:])
-            first[at, i] = n_files * root["X/data"].shards[0] + indptr[:-1]
-            n_values[at, i] = np.diff(indptr)
-            for name, new_name in (("data", "counts"), ("indices", "cells")):
-                end = _link(Path(path) / "X" / name, partial / new_name, n_files)
-            n_files = end
+        for i, (path, x) in enumerate(zip(pieces.values(), matrices, strict=True)):
+            indptr = np.asarray(x["indptr"][:])
+            first[genes[i], i] = n_files * x["data"].shards[0] + indptr[:-1]
+            n_values[genes[i], i] = np.diff(indptr)
+            if i not in small:
+                n_files = _link(Path(path) / "X", partial, n_files)
+        if small:
+            with work_folder(partial / "X") as work:
+                slots = _write_by_gene(work, [matrices[i] for i in small], n_values[:, small])
+                slots += n_files * matrices[0]["data"].shards[0]
+                first[:, small] = np.where(first[:, small] < 0, _NOT_MEASURED, slots)
+                _link(work, partial, n_files)
         write_frame(partial / "var", var)
         write_frame(partial / "plates", plates)
         place(merged, partial, {"obs/size_factor": "size_factor"})
@@ -153,16 +173,71 @@ def all_genes(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return known.fillna("")
 
 
-def _link(array: Path, joined: Path, n_before: int) -> int:
-    """Link the files of an array behind those of a joined one; the number of its files then."""
-    document = json.loads((array / "zarr.json").read_bytes())
-    (shard,) = document["chunk_grid"]["configuration"]["chunk_shape"]
-    n_after = n_before + -(-document["shape"][0] // shard)
-    (joined / "c").mkdir(parents=True, exist_ok=True)
-    for number in range(n_before, n_after):
-        link_or_copy(array / "c" / str(number - n_before), joined / "c" / str(number))
-    document["shape"] = [n_after * shard]
-    (joined / "zarr.json").write_text(json.dumps(document, indent=2), encoding="utf-8")
+def _small_plates(genes: Sequence[NDArray[np.int64]], matrices: Sequence[Any]) -> list[int]:
+    """Numbers of the plates to copy: two or more small ones, with genes in the copy's order."""
+    small = [
+        i
+        for i, (at, x) in enumerate(zip(genes, matrices, strict=True))
+        if x["data"].shape[0] < _SMALL_VALUES and (np.diff(at) > 0).all()
+    ]
+    return small if len(small) > 1 else []
+
+
+def _write_by_gene(
+    folder: Path, matrices: Sequence[Any], n_values: NDArray[np.uint32]
+) -> NDArray[np.int64]:
+    """Write the values of plates as one matrix, gene after gene and plate after plate; returns the
+    slot of the first of each gene and plate, as ``n_values`` [genes, plates] has their numbers.
+    """
+    slots = np.cumsum(n_values, dtype=np.int64).reshape(n_values.shape) - n_values
+    arrays = [(x["data"], x["indices"]) for x in matrices]
+    done = np.zeros(len(arrays), np.int64)
+    # A gene begins a new range if its first value is the first beyond so many.
+    cuts = np.flatnonzero(np.diff(slots[:, 0] // _VALUES_AT_ONCE)) + 1
+    grid: dict[str, Any] = {"chunk_values": _CHUNK_VALUES, "fixed_grid": True}
+    with (
+        encoding_pool() as pool,
+        ShardedArray(
+            folder / "data", np.uint32, pool, compression=COUNTS_CODEC, **grid
+        ) as all_counts,
+        ShardedArray(
+            folder / "indices", np.uint32, pool, compression=INDICES_CODEC, **grid
+        ) as all_cells,
+    ):
+        for begin, end in pairwise([0, *cuts, len(slots)]):
+            n = n_values[begin:end]
+            ends = done + n.sum(axis=0, dtype=np.int64)
+            counts, cells = np.empty((2, int((ends - done).sum())), np.uint32)
+            to = slots[begin:end] - slots[begin, 0]
+
+            def copy(i: int, n: Any = n, to: Any = to, out: Any = (counts, cells)) -> None:
+                values = slice(int(done[i]), int(ends[i]))  # noqa: B023  (ends before the next)
+                copy_segments(
+                    *(np.asarray(array[values]) for array in arrays[i]),
+                    *(n[:, i].astype(np.int64), 0, np.ascontiguousarray(to[:, i]), *out),
+                )
+
+            blocks.for_each(copy, range(len(arrays)))
+            all_counts.append(counts, copy=False)
+            all_cells.append(cells, copy=False)
+            done = ends
+    return slots
+
+
+def _link(x: Path, joined: Path, n_before: int) -> int:
+    """Link the files of a matrix behind those of the joined one; the number of its files then."""
+    for name, new_name in (("data", "counts"), ("indices", "cells")):
+        document = json.loads((x / name / "zarr.json").read_bytes())
+        (shard,) = document["chunk_grid"]["configuration"]["chunk_shape"]
+        n_after = n_before + -(-document["shape"][0] // shard)
+        files = joined / new_name / "c"
+        files.mkdir(parents=True, exist_ok=True)
+        for number in range(n_before, n_after):
+            link_or_copy(x / name / "c" / str(number - n_before), files / str(number))
+        document["shape"] = [n_after * shard]
+        (joined / new_name / "zarr.json").write_text(
+            json.dumps(document, indent=2), encoding="utf-8"
+        )
     return n_after
 
 
@@ -206,27 +281,26 @@ class GeneCopy:
         return np.asarray(first[rows]), np.asarray(n[rows]).astype(np.int64)
 
     def read(self, gene: int) -> list[GeneCounts]:
-        """Counts above zero of the gene with this number, in parts of successive plates."""
+        """Counts above zero of the gene with this number, in parts of whole plates."""
         counts, cells, _, _ = self._arrays
-        first_cells = np.cumsum(self.plates["n_cells"]) - self.plates["n_cells"]
+        first_cells = (np.cumsum(self.plates["n_cells"]) - self.plates["n_cells"]).to_numpy()
         workers = n_threads() if isinstance(counts, LocalArray) else _REQUESTS
 
-        def read_plates(plates: NDArray[np.int64]) -> GeneCounts:
-            ranges = [slice(int(first[i]), int(first[i] + n[i])) for i in plates]
-            parts = [np.asarray(cells[values]).astype(np.int64) for values in ranges]
-            for part, first_cell in zip(parts, first_cells.iloc[plates], strict=True):
-                part += first_cell
-            return GeneCounts(
-                np.concatenate([counts[values] for values in ranges]), np.concatenate(parts)
-            )
+        def read_run(plates: NDArray[np.int64]) -> GeneCounts:
+            begin, lengths = int(first[plates[0]]), n[plates]
+            values = slice(begin, begin + int(lengths.sum()))
+            numbers = np.asarray(cells[values]).astype(np.int64)
+            numbers += np.repeat(first_cells[plates], lengths)
+            return GeneCounts(np.asarray(counts[values]), numbers)
 
         with reading(self.path, f"gene {self.var.index[gene]}"):
             first, n = self._ranges(gene)
             some = np.flatnonzero(n)
-            groups = np.array_split(some, min(workers, len(some))) if len(some) else []
-            return [
-                *blocks.map_in_order(lambda i: read_plates(groups[i]), len(groups), workers=workers)
-            ]
+            some = some[np.argsort(first[some], kind="stable")]
+            # Values of small plates are side by side.
+            apart = first[some][1:] != (first + n)[some][:-1]
+            runs = np.split(some, np.flatnonzero(apart) + 1) if len(some) else []
+            return [*blocks.map_in_order(lambda i: read_run(runs[i]), len(runs), workers=workers)]
 
 
 def find_gene_copy(atlas: Store) -> GeneCopy | str:
