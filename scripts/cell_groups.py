@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from anndata.io import read_elem, write_elem
 
+from scatlas.columns import check_groups
 from scatlas.errors import prefix_errors
 from scatlas.io import atomic_path, open_tables, read_cells
 from scatlas.io.files.checksums import json_bytes, text_digest
@@ -74,7 +75,10 @@ def column_of(
     with open_tables(store) as (obs, _):
         if constant == "" and by not in obs.columns:  # a plate without this label
             return [None] * rows.size
-    return read_columns(store, plate, [by], key="markers.by")[by].iloc[rows]
+    values = read_columns(store, plate, [by], key="markers.by")[by].iloc[rows]
+    if pd.api.types.is_float_dtype(values):  # whole numbers may be names of samples
+        check_groups(values, "markers.by")
+    return values
 
 
 def clusters(args: argparse.Namespace, first: int, n_cells: int) -> pd.Categorical:

@@ -113,6 +113,8 @@ def test_another_name_reruns_little_and_names_of_other_clusters_are_not_used(
     monkeypatch.chdir(project.folder)
     assert main(["check", "--config", "my.yaml"]) == 0
     assert "labels.tsv was written for other clusters" in capsys.readouterr().out
+    assert main(["status", "--config", "my.yaml"]) == 0
+    assert "labels.tsv was written for other clusters" in capsys.readouterr().out
     label(project, monkeypatch)
     assert "is now labels.1.tsv" in capsys.readouterr().out
     fill_in(project.folder / "labels.tsv", ["a cell"])

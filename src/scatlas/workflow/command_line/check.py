@@ -112,7 +112,7 @@ def check(config_file: Path, *, as_json: bool = False) -> int:
     with problems are no reason for 1.
     """
     config, plates = read_project(config_file)
-    named, not_used, bad_table = _columns_of_labels(config)
+    named, not_used, bad_table = columns_of_labels(config)
     cells, columns, genes = SharedCells(), AskedColumns(config, named), AskedGenes(config)
     problems = list(_problems_of_plates(config, plates, cells, columns, genes))
     errors, left_out = ([], problems) if config.plates.skips else (problems, [])
@@ -153,7 +153,7 @@ def check(config_file: Path, *, as_json: bool = False) -> int:
     return DONE
 
 
-def _columns_of_labels(config: Config) -> tuple[list[str], list[str], list[Problem]]:
+def columns_of_labels(config: Config) -> tuple[list[str], list[str], list[Problem]]:
     """obs columns that the tables of labels make, sentences on tables of other clusters than those
     of a finished map, or why a table cannot be used.
     """

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from scatlas.workflow.code_hash import workflow_folder
 from scatlas.workflow.command_line import DONE, PROBLEM, Problem, say, say_json, say_table
+from scatlas.workflow.command_line.check import columns_of_labels
 from scatlas.workflow.command_line.run import plan
 from scatlas.workflow.config.loading import read_project
 from scatlas.workflow.integrity import edited_results, run_record
@@ -70,7 +71,7 @@ def status(config_file: Path, *, as_json: bool = False) -> int:
     for job in jobs_of_last_run(Path(config.folder))[1]:
         if job.is_held_up or not (job.is_live or job.state == "COMPLETED"):
             say(f"Slurm's job {job.number}: {job.step}: {job.state} ({job.reason})")
-    for sentence in edited:
+    for sentence in [*edited, *columns_of_labels(config)[1]]:
         say(sentence)
     if all(step.state == "done" for step in steps):
         say("everything is done: scatlas open")
