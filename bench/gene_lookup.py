@@ -5,7 +5,7 @@
 
 The plates are simulated: the shares of cells of 20,000 genes follow a beta distribution, about
 1,450 values per cell; up to 5,000 cells are repeated. The first read of a gene is left out: it
-compiles and opens. The files are in the page cache. The copies are made in a process of their own,
+compiles and opens. The files are in the page cache. Other processes than this one make the copies,
 whose largest memory is given: with its libraries, without the simulation.
 """
 
@@ -75,7 +75,7 @@ def join(plates: dict[str, Path], folder: Path) -> tuple[float, float, float]:
 
 
 def in_new_process(function: Callable[..., tuple[float, float, float]], *args: object) -> str:
-    """Cost of a function in a process of its own, as text."""
+    """Cost of a function in a new process, as text."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         seconds, cpu, mb = pool.submit(function, *args).result()
     return f"{seconds:.1f} s, {cpu:.1f} s of processors with imports, peak memory {mb:.0f} MB"

@@ -163,7 +163,7 @@ class Store:
 
 @lru_cache(maxsize=64)
 def _open_local(store: Store) -> Any:
-    """A local Zarr store, whose metadata are read and files looked for once: its stamp changes with
+    """A local Zarr store, whose metadata are read and files checked once: its stamp changes with
     each of its files.
     """
     return open_store(Path(store.path))

@@ -192,7 +192,7 @@ def _write_by_gene(
     slots = np.cumsum(n_values, dtype=np.int64).reshape(n_values.shape) - n_values
     arrays = [(x["data"], x["indices"]) for x in matrices]
     done = np.zeros(len(arrays), np.int64)
-    # A gene begins a new range if its first value is the first beyond so many.
+    # A new range begins with the first gene beyond each multiple of this number of values.
     cuts = np.flatnonzero(np.diff(slots[:, 0] // _VALUES_AT_ONCE)) + 1
     grid: dict[str, Any] = {"chunk_values": _CHUNK_VALUES, "fixed_grid": True}
     with (
