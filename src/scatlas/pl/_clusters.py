@@ -47,9 +47,11 @@ def cluster_shares(n_cells: pd.DataFrame) -> Figure:
         shares, n_cells = shares[order], n_cells.iloc[:, order]
     n_plates, n_clusters = shares.shape
     named = n_plates <= _NAMED_PLATES
-    made = figure(
-        3.2 + min(9.0, max(2.4, 0.24 * n_clusters)), 1.4 + (0.14 * n_plates if named else 6.0)
-    )
+    # Names have 0.11 inches at least, which a line of 7 points takes.
+    width = max(2.4, min(9.0, 0.24 * n_clusters), 0.11 * n_clusters)
+    clusters = short_names(map(str, n_cells.index), MAX_LETTERS)
+    below = 1.2 + 0.06 * max(map(len, clusters))
+    made = figure(3.2 + width, below + (0.14 * n_plates if named else 6.0))
     ax = made.subplots()
     top = max(1.0, float(np.percentile(shares, 99)))
     image = ax.imshow(
@@ -57,7 +59,6 @@ def cluster_shares(n_cells: pd.DataFrame) -> Figure:
     )
     names = short_names(map(str, n_cells.columns), MAX_LETTERS) if named else []
     ax.set_yticks(range(len(names)), names, fontsize=7)
-    clusters = short_names(map(str, n_cells.index), MAX_LETTERS)
     ax.set_xticks(range(n_clusters), clusters, rotation=90, fontsize=7)
     ax.set(xlabel="cluster", ylabel="" if named else f"{n_plates} plates")
     ax.tick_params(length=0)

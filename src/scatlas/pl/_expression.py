@@ -13,7 +13,7 @@ from scatlas.errors import InputError
 from scatlas.pl._cell_values import CellValues, categories
 from scatlas.pl._genes import draw_dots
 from scatlas.pl._qc import QUANTILES, draw_middle, half_violin
-from scatlas.pl._style import INK, colours, figure, plate_ticks, short_names, styled
+from scatlas.pl._style import INK, MAX_LETTERS, colours, figure, plate_ticks, short_names, styled
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -112,7 +112,9 @@ def violin(adata: Source, keys: Names, groupby: str, *, layer: str | None = None
     names = as_names(keys, "keys")
     if not names:
         raise InputError("keys is empty: name at least one gene or column of obs")
-    made = figure(min(15.0, max(3.6, 1.6 + 0.42 * len(groups))), 0.8 + 1.5 * len(names))
+    below = 0.06 * max(map(len, short_names(groups, MAX_LETTERS)))
+    width = min(15.0, max(3.6, 1.6 + 0.42 * len(groups)))
+    made = figure(width, 0.8 + max(0.0, below - 0.5) + 1.5 * len(names))
     axes = made.subplots(len(names), 1, sharex=True, squeeze=False).ravel()
     order = np.argsort(codes, kind="stable")
     ends = np.searchsorted(codes[order], np.arange(len(groups) + 1))

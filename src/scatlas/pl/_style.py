@@ -68,6 +68,8 @@ _RC = {
 
 # Names under an axis that would run into each other; text on a picture.
 SLANTED: dict[str, Any] = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"}
+# Slanted lines of text need this much room along an axis.
+_SLANTED_POINTS = 12
 OUTLINE = [withStroke(linewidth=2.5, foreground="white")]
 
 INK = "#222222"
@@ -145,13 +147,18 @@ def save(made: Figure, path: Path | str, *, dpi: int | None = None) -> None:
 
 
 def plate_ticks(ax: Axes, names: Sequence[str], *, slanted: bool = False) -> None:
-    """Name the plates under the axis, slanted where they would run into each other."""
+    """Name the plates under the axis, slanted where they would run into each other, and upright
+    where slanted ones would.
+    """
     labels = short_names(names, MAX_LETTERS)
     whole = ax.get_figure(root=True)
     assert whole is not None
     room = whole.get_figwidth() * 9 / max(1, len(names))  # characters under each plate
     slanted = slanted or max(map(len, labels), default=0) > room
-    ax.set_xticks(range(len(names)), labels, **(SLANTED if slanted else {}))
+    points = 8 * room  # between two names
+    upright = {"rotation": 90, "fontsize": min(8.0, 0.85 * points)}
+    look = upright if points < _SLANTED_POINTS else SLANTED if slanted else {}
+    ax.set_xticks(range(len(names)), labels, **look)
 
 
 def name_plate(ax: Axes, text: str, at: tuple[float, float], side: int, level: int) -> None:

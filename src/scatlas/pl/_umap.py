@@ -44,6 +44,7 @@ SHARE = 0.9  # of the figure's side that the map takes
 _ROWS = 26  # of the legend
 _FEW = 7  # categories that colours alone tell apart
 _BINS = 40
+_MAX_LETTERS_ON_DATA = 400  # more run into each other on a map of 6 inches
 MISSING = "#d9d9d9"
 _PLATE_COLUMNS = 3  # of maps of new plates
 _MAX_PLATES = 12
@@ -87,7 +88,7 @@ def umap(
         Of numbers, show the lowest values brightest and above others, in place of the highest.
     legend_loc
         Where the names of categories stand: beside the map, on it where their cells gather, or
-        nowhere.
+        nowhere. Names that are too long or too many for the map stand beside it, too.
     ncols
         Maps in a row.
     ax
@@ -305,12 +306,13 @@ def _draw_categories(
     """Cells coloured by categories, with their names."""
     palette = colours(len(names))
     scatter(ax, xy, codes, palette, np.random.default_rng(0).permutation(codes.size))
-    if legend_loc == "right margin":
+    short = short_names(names, 24)
+    crowded = sum(map(len, short)) > _MAX_LETTERS_ON_DATA * _relative_side(ax) ** 2
+    if legend_loc == "right margin" or (legend_loc == "on data" and crowded):
         legend(ax, codes, names, palette, label_clusters(ax, xy, codes, names))
     elif legend_loc == "on data":
         gathered = _label_positions(xy, codes, len(names))
         centres = {i: np.median(xy[codes == i], axis=0) for i in range(len(names))}
-        short = short_names(names, 24)
         _mark(ax, xy, {short[i]: at for i, at in (centres | gathered).items()})
 
 

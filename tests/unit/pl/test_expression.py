@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import anndata as ad
 import matplotlib as mpl
 import numpy as np
@@ -98,6 +100,26 @@ def test_a_map_in_axes_of_your_own(cells: ad.AnnData):
     assert left.get_legend() is None is right.get_legend()
     assert not right.texts
     assert len(figure.axes) == 2
+
+
+def test_many_long_names_stay_apart(cells: ad.AnnData):
+    many = cells.copy()
+    names = [
+        f"CD{4 + 4 * (i % 2)} positive T cell, subset {i // 2} of the colon" for i in range(120)
+    ]
+    many.obs["long"] = pd.Categorical.from_codes(np.arange(many.n_obs) % 120, names)
+    shares = pd.DataFrame(np.ones((120, 3)), names, ["a", "b", "c"])
+    for made in (pl.violin(many, "g0", "long"), pl.cluster_shares(shares)):
+        made.draw_without_rendering()
+        ax = made.axes[0]
+        labels = ax.get_xticklabels()
+        assert len({label.get_text() for label in labels}) == 120
+        boxes = [label.get_window_extent() for label in labels]
+        assert all(left.x1 <= right.x0 for left, right in itertools.pairwise(boxes))
+    ax = pl.umap(many, "long", legend_loc="on data").axes[0]
+    assert not ax.texts, "more letters than the map has room for"
+    legend = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert len(legend) == len(set(legend)) == 77
 
 
 def test_a_gene_of_few_cells_is_seen(cells: ad.AnnData):
