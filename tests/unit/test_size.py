@@ -39,7 +39,7 @@ LINES = {
     "src/scatlas/pp": 2628,
     "src/scatlas/tl": 2673,
     "src/scatlas/workflow": 4756,
-    "src/scatlas/workflow/command_line": 1980,
+    "src/scatlas/workflow/command_line": 2046,
     "src/scatlas/workflow/config": 2237,
     "src/scatlas/workflow/explore": 3820,
     "src/scatlas/workflow/report": 2566,
