@@ -341,7 +341,10 @@ def _doublets(writer: ReportWriter, facts: Mapping[str, Mapping[str, Any]]) -> I
         f"Histograms of the doublet scores of the cells and of simulated doublets in {len(facts)} "
         f"captures; {n_doublets:,} cells are taken for doublets.",
     )
-    return [picture, writer.table("doublet_rates", "Doublets", _tables.doublets(facts))]
+    table = _tables.doublets(facts)
+    # Where no capture has a threshold, the sentences of doubt have the room of its columns.
+    filled = table.dropna(axis=1, how="all")
+    return [picture, writer.table("doublet_rates", "Doublets", table, shown=lambda _: filled)]
 
 
 def _integration(writer: ReportWriter, results: Results, config: Mapping[str, Any]) -> Items:
