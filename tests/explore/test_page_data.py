@@ -217,7 +217,7 @@ def test_long_levels_have_short_names_that_differ(made: Made):
     assert "short" not in columns["plate"], "its names are short"
     levels, short = (columns["group"][key] for key in ("levels", "short"))
     assert max(map(len, levels)) > 30
-    assert max(map(len, short)) <= 18
+    assert max(map(len, short)) <= 24
     assert len(set(short)) == len(levels)
 
 

@@ -59,6 +59,14 @@ def test_short_names_stay_as_they_are():
     assert short_names([], 9) == []
 
 
+def test_words_and_numbers_stay_whole():
+    parts = [(f"A{i}", f"{dose:g} uM") for i in range(5) for dose in (0.05, 0.5, 5, 50)]
+    names = [f"(4-fluorophenyl)methyl hydrochloride of lot {lot}, {dose}" for lot, dose in parts]
+    for (lot, dose), text in zip(parts, short_names(names, 24), strict=True):
+        assert lot in text
+        assert dose in text
+
+
 def test_tables_of_the_terminal_keep_rows_apart(capsys: pytest.CaptureFixture[str]):
     say_table([["plate", "cells"], *([name, f"{i}"] for i, name in enumerate(LABELS))])
     head, *rows = capsys.readouterr().out.splitlines()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from functools import cache
+from itertools import pairwise
 
 import anndata as ad
 import matplotlib as mpl
@@ -14,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
+from matplotlib.text import Text
 
 import scatlas as sa
 from scatlas import pl
@@ -352,6 +354,10 @@ def test_no_two_long_names_are_drawn_as_one() -> None:
     }
     for name, figure in drawn.items():
         assert len({text for text in texts(figure) if "…" in text}) == 24, name
+    drawn["doublets"].draw_without_rendering()
+    titles = [text for text in drawn["doublets"].findobj(Text) if "…" in text.get_text()]
+    boxes = [title.get_window_extent() for title in titles]
+    assert not any(one.overlaps(other) for one, other in pairwise(boxes))
 
 
 def test_cluster_shares_of_similar_plates_are_side_by_side() -> None:

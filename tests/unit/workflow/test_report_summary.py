@@ -40,12 +40,16 @@ def facts_of(results: Results) -> pd.DataFrame:
 
 
 def summary_of(
-    results: Results, facts: pd.DataFrame, explorer: Explorer = EVERYTHING, **config: object
+    results: Results,
+    facts: pd.DataFrame,
+    explorer: Explorer = EVERYTHING,
+    there: set[str] = THERE,
+    **config: object,
 ) -> Summary:
     clusters = results.clusters_by_plate
     anchors = Anchors.number(results, list(clusters.index))
     comparison = PlateComparison(facts)
-    return summarize(results, CONFIG | config, comparison, clusters, anchors, explorer, THERE)
+    return summarize(results, CONFIG | config, comparison, clusters, anchors, explorer, there)
 
 
 def words(links: list[Link]) -> str:
@@ -88,12 +92,20 @@ def test_nothing_odd_is_stated(results: Results):
     assert found.more_odd == 0
 
 
-@pytest.mark.parametrize("n", [1, 2, 4])
+def test_one_plate_is_compared_with_none(tmp_path: Path):
+    one = make_results(tmp_path, n_plates=1, n_cells=40)
+    found = summary_of(one, facts_of(one), there={*THERE, "figure-umap-plate"})
+    assert words(found.verdict) == "There is 1 plate, and no other to compare it with."
+    assert [words(step)[:4] for step in found.following] == ["Name"]
+    assert not any("plates" in words(line) for line in found.look)
+
+
+@pytest.mark.parametrize("n", [2, 4])
 def test_few_plates_are_not_judged(results: Results, n: int):
     facts = facts_of(results).iloc[:n].copy()
     facts.iloc[0] *= 100
     said = words(summary_of(results, facts).verdict)
-    assert said.startswith(f"There {'is 1 plate' if n == 1 else f'are {n} plates'}: too few")
+    assert said.startswith(f"There are {n} plates: too few")
     assert "at least 5" in said
 
 

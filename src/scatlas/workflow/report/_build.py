@@ -103,7 +103,7 @@ def _title(config: Mapping[str, Any]) -> str:
 def _headline(results: Results) -> dict[str, str]:
     return {
         "cells": f"{results.n_cells[1]:,}",
-        "plates": f"{len(results.qc):,}",
+        "plate" if len(results.qc) == 1 else "plates": f"{len(results.qc):,}",
         "clusters": f"{len(results.clusters_by_plate):,}",
     }
 

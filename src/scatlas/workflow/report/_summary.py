@@ -137,10 +137,11 @@ def _facts(results: Results, n_clusters: int) -> list[list[Link]]:
 def _verdict(comparison: PlateComparison) -> list[Link]:
     n, odd = len(comparison.facts), comparison.odd_plates
     table = Link("table of plates", "#table-odd_plates")
+    if n == 1:
+        return [Link("There is 1 plate, and no other to compare it with.")]
     if not comparison.can_judge:
-        verb = "is" if n == 1 else "are"
-        few = f"There {verb} {count(n, 'plate')}: too few to say which one is odd, which takes at "
-        return [Link(f"{few}least {MIN_PLATES}. See the "), table, Link(".")]
+        few = f"There are {n} plates: too few to say which one is odd, which takes at least "
+        return [Link(f"{few}{MIN_PLATES}. See the "), table, Link(".")]
     if not odd:
         none = f"None of the {n} plates is odd in cells, quality, variable genes or clusters. "
         return [Link(f"{none}See the "), table, Link(".")]
@@ -171,7 +172,7 @@ def _look(
         table = Link("clusters", "#table-clusters")
         rest = count(len(alone) - _MAX_NAMED, "more plate")
         look.append([Link(f"{rest} with such "), table])
-    if "figure-umap-leiden" in there and "figure-umap-plate" in there:
+    if len(results.qc) > 1 and {"figure-umap-leiden", "figure-umap-plate"} <= {*there}:
         maps = [
             Link("clusters", "#figure-umap-leiden"),
             Link(" and "),
@@ -200,9 +201,10 @@ def _next_steps(results: Results, config: Mapping[str, Any]) -> list[list[Link]]
     batches = [Link("Correct a batch effect: "), code("integrate: {key: [plate]}")]
     groups = [Link("Compare groups of samples: "), code("pseudobulk")]
     steps = [] if results.labels.names else [[*named, Link(" (docs/after/names.md)")]]
-    if len(results.qc) > 1 and not config.get("integrate"):
+    several = len(results.qc) > 1
+    if several and not config.get("integrate"):
         steps.append([*batches, Link(" in the "), settings, Link(" (docs/after/batches.md)")])
-    if not config.get("pseudobulk"):
+    if several and not config.get("pseudobulk"):
         steps.append([*groups, Link(" in the "), settings, Link(" (docs/after/compare.md)")])
     return steps
 
