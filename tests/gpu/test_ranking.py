@@ -17,7 +17,8 @@ import anndata as ad  # noqa: E402
 import scatlas as sa  # noqa: E402
 from scatlas.errors import InputError  # noqa: E402
 from scatlas.kernels.ranking import logreg_cpu, logreg_gpu, rank_sums_cpu, rank_sums_gpu  # noqa: E402
-from scatlas.tl import _rank_logreg, _rank_sums  # noqa: E402
+from scatlas.matrix import logistic  # noqa: E402
+from scatlas.tl import _rank_sums  # noqa: E402
 from tests.gpu.kernel_calls import ranked  # noqa: E402
 
 KEY = "rank_genes_groups"
@@ -156,7 +157,7 @@ def test_logreg(rng, dtype, groups, monkeypatch):
         options = {"groups": groups, "C": 0.1, "tol": 1e-8, "max_iter": 3000}
         sa.tl.rank_genes_groups_logreg(cpu, "g", **options)
         for budget in (2**40, 0):
-            monkeypatch.setattr(_rank_logreg, "memory_budget", lambda x, n=budget: n)
+            monkeypatch.setattr(logistic, "memory_budget", lambda x, n=budget: n)
             sa.tl.rank_genes_groups_logreg(gpu, "g", **options)
             results[kind.removeprefix("dask-")].append(bits(gpu))
         for group in cpu.uns[KEY]["names"].dtype.names:

@@ -15,8 +15,7 @@ from scipy import sparse
 
 import scatlas as sa
 from scatlas.compute.threads import use_threads
-from scatlas.matrix import hvg_pearson
-from scatlas.tl import _rank_logreg
+from scatlas.matrix import hvg_pearson, logistic
 from tests.conftest import to_dense
 
 pytestmark = pytest.mark.filterwarnings(
@@ -141,7 +140,7 @@ def test_neither_blocks_nor_threads_nor_the_storage_show(
     name, make_adata, block_loads, monkeypatch
 ):
     monkeypatch.setattr(hvg_pearson, "_GENES_AT_ONCE", 7)
-    monkeypatch.setattr(_rank_logreg, "_WORK_OF_ONE_THREAD", 1)
+    monkeypatch.setattr(logistic, "_WORK_OF_ONE_THREAD", 1)
     call, kinds, all_storages = ALIKE[name]
     for kind in kinds:
         x = matrix(kind)
