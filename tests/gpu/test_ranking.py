@@ -80,6 +80,9 @@ def test_loss_and_gradient_of_the_cpu(gpu_block, rng, dtype, n_classes):
         np.testing.assert_allclose(found.loss, expected.loss, rtol=1e-13)
         got, want = found.gradient.get() / scales[:, None], expected.gradient / scales[:, None]
         np.testing.assert_allclose(got, want, rtol=1e-11, atol=1e-11)
+        expected_scores = logreg_cpu.class_scores(made, coef)
+        scores = logreg_gpu.class_scores(block, coef)
+        np.testing.assert_allclose(scores, expected_scores, rtol=1e-12, atol=1e-12)
         again = logreg_gpu.loss_and_gradient(block, codes, model)
         assert bool((again.gradient == found.gradient).all())
         assert again.loss == found.loss
