@@ -71,8 +71,8 @@ def shared_genes(annotator: Annotator, names: pd.Index, source: str) -> SharedGe
     if n_shared < min(_MIN_GENES, n_genes) or n_shared < _MIN_SHARE * n_genes:
         raise InputError(
             f"{source}: {n_shared:,} of the {n_genes:,} genes of the model are among its "
-            f"{len(names):,}: the model has {str(annotator.genes[0])!r}, the cells {names[0]!r}: use a "
-            "model of this species and of these names (symbols or ids)"
+            f"{len(names):,}: the model has {str(annotator.genes[0])!r}, the cells {names[0]!r}: "
+            "use a model of this species and of these names (symbols or ids)"
         )
     return SharedGenes(rows, positions[rows])
 
