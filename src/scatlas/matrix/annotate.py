@@ -172,7 +172,8 @@ def log_normalised(
         normalize = kernels_for("counts.normalize", block)
         forms = np.array([bool(totals.any()), False])  # zeros alone are either
         return normalize.select_and_log_normalize(block, scales, new_column), forms
-    sums = np.asarray(qc.row_sums(_expm1(block)), dtype=np.float64)
+    with np.errstate(over="ignore"):  # of large values that are no logarithms
+        sums = np.asarray(qc.row_sums(_expm1(block)), dtype=np.float64)
     wrong = ~(np.abs(sums / TARGET_SUM - 1) < _SUM_TOLERANCE) & (sums != 0)
     if wrong.any():
         raise InputError(
