@@ -1,4 +1,4 @@
-"""CellTypist models become annotators by an unpickler that runs nothing; other files are refused."""
+"""CellTypist models become annotators by an unpickler that runs nothing."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_models_of_celltypist_itself(name, tmp_path):
         x[cell, of["all_indices"][start:stop]] = of["all_data"][start:stop]
     query = ad.AnnData(x)
     query.var_names = genes
-    # In a process of its own once: its start takes seconds.
+    # In another process once: its start takes seconds.
     path = folder / f"{name}.pkl"
     sa.tl.annotate(query, path if name == "mini_batch" else _read(path))
     known = query.obs["cell_type"].notna()
@@ -76,7 +76,10 @@ def test_models_of_celltypist_itself(name, tmp_path):
 
 
 REFUSED = {
-    "another class": (pickle.dumps({"Model": Fraction(1, 2)}), "it holds fractions.Fraction, which"),
+    "another class": (
+        pickle.dumps({"Model": Fraction(1, 2)}),
+        "it holds fractions.Fraction, which",
+    ),
     "another dict": (pickle.dumps(OrderedDict(a=1)), "it holds collections.OrderedDict, which"),
     "no model": (pickle.dumps({"a": 1}), "it has no entries 'Model' and 'Scaler_'"),
     "a list": (pickle.dumps([1, 2]), "it has no entries 'Model' and 'Scaler_'"),
@@ -98,7 +101,9 @@ def test_other_files_are_refused_and_nothing_is_written(name, tmp_path):
     with pytest.raises(InputError, match=reason):
         _read(path)
     if name == "another class":
-        reason = f"model.pkl is no CellTypist model: ({reason}).*: give the .pkl of celltypist, or an "
+        reason = (
+            f"model.pkl is no CellTypist model: ({reason}).*: give the .pkl of celltypist, or an "
+        )
         with pytest.raises(InputError, match=reason) as error:
             convert_celltypist(path, tmp_path / "out.h5ad")
         assert "\n" not in str(error.value)
@@ -114,5 +119,7 @@ def test_files_that_are_no_annotators_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"a.h5ad is no annotator: give the h5ad that"):
         sa.io.read_annotator(tmp_path / "a.h5ad")
     ad.AnnData(np.ones((2, 3))).write_h5ad(tmp_path / "cells.h5ad")
-    with pytest.raises(InputError, match=r"cells.h5ad is an h5ad of another kind, not an annotator"):
+    with pytest.raises(
+        InputError, match=r"cells.h5ad is an h5ad of another kind, not an annotator"
+    ):
         sa.io.read_annotator(tmp_path / "cells.h5ad")

@@ -1,6 +1,6 @@
 """CellTypist models (``.pkl``) as annotators, without celltypist or scikit-learn.
 
-A pickle can run any program when it is read. This one is read once, in a process of its own, by an
+A pickle can run any program when it is read. This one is read once, in another process, by an
 unpickler that makes NumPy arrays and lifeless stand-ins for scikit-learn's classes, and no other.
 """
 
