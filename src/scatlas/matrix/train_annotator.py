@@ -92,9 +92,8 @@ def train(
     sizes = np.bincount(codes)
 
     kinds = SumKinds(sums=True, squares=True, nonzero=False)
-    moments = moments_of_sums(
-        sum_groups(values, codes, sizes.size, kinds, max_rows=int(sizes.max())), sizes, names
-    )
+    sums = sum_groups(values, codes, sizes.size, kinds, max_rows=int(sizes.max()))
+    moments = moments_of_sums(sums.map(blocks.on_host), sizes, names)
     assert moments.var is not None
     genes = _genes_that_differ(moments.mean, moments.var, names, n_genes)
     mean, scale = _mean_and_sd(moments.mean[:, genes], moments.var[:, genes], sizes)
