@@ -80,7 +80,7 @@ def test_the_report_shows_before_and_after(mixed: Project, built: Project):
     assert pictures == ["cell_line.png", "plate.png"]
     page = (mixed.results / "report.html").read_text()
     assert "<h2>Integration</h2>" in re.sub(r"<h2[^>]*>", "<h2>", page)
-    assert "Harmony has brought cells" in page
+    assert "The right map shows the cells after Harmony" in page
     assert "Integration" not in (built.results / "report.html").read_text()
     runs = pd.read_csv(mixed.results / "tables/runs.tsv", sep="\t")["rule"]
     assert "integrate" in set(runs)

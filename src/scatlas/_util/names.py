@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from itertools import chain
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence
 
-# A word or a number with the signs that follow it, or signs at the beginning.
+# A word such as CD4 or a number such as 0.5 with the signs that follow it, or signs at the
+# beginning; letters and digits of words that are too long.
+_WORDS = re.compile(r"(?:\d+\.\d+|[^\W_]+)[\W_]*|[\W_]+")
 _PARTS = re.compile(r"(?:[^\W\d_]+|\d+)[\W_]*|[\W_]+")
 _LAST_SIGNS = re.compile(r"[\W_]+$")
 _GROWTH = 1.25
+_LITTLE = 4  # letters of a word such as "the "
 
 
 def short_names(names: Iterable[str], longest: int) -> list[str]:
@@ -49,7 +53,8 @@ def _cut(names: Sequence[str], longest: int) -> dict[str, str]:
 def _split_name(name: str, longest: int) -> list[str]:
     """Words and numbers of a name; those that take more than half of the letters in pieces."""
     parts = []
-    for word in _PARTS.findall(name):
+    words = _WORDS.findall(name)
+    for word in chain(*(_PARTS.findall(w) if len(w) > longest // 2 else [w] for w in words)):
         size = max(3, longest // 4) if len(word) > longest // 2 else len(word)
         parts += [word[i : i + size] for i in range(0, len(word), size)]
     return parts
@@ -74,6 +79,9 @@ def _keep_rare(parts: list[str], n_names: list[int], longest: int) -> str:
 
     kept: set[int] = set()
     for i in sorted(range(len(parts)), key=turn):
+        is_common = 2 * n_names[i] > max(n_names) and 0 < i < len(parts) - 1
+        if is_common and len(parts[i]) <= _LITTLE and not {i - 1, i + 1} & kept:
+            continue  # "…of…" between two gaps says nothing
         if len(_join_kept(parts, kept | {i})) <= longest:
             kept.add(i)
     return _join_kept(parts, kept)

@@ -59,7 +59,7 @@ def doublet_scores(captures: Mapping[str, Mapping[str, Any]]) -> Figure:
     titles = short_names(shown, MAX_LETTERS)
     for ax, name, title in zip(axes.flat, shown, titles, strict=False):
         _histograms(ax, captures[name])
-        ax.set_title(title)
+        ax.set_title(title, fontsize=8)  # up to the next panel
     for ax in axes[-1]:
         ax.set_xlabel("doublet score")
     for ax in axes[:, 0]:

@@ -289,7 +289,7 @@ def marker_heat_map(mean: pd.DataFrame, markers: pd.DataFrame, *, n_genes: int =
     image = ax.imshow(scaled, cmap="Blues", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
     ax.grid(visible=False)
     ax.set_title("means of the markers, as shares of the highest group of each gene")
-    made.colorbar(image, ax=ax, shrink=0.6, label="mean, of the highest group's")
+    made.colorbar(image, ax=ax, shrink=0.6, label="share of the highest group's mean")
     return made
 
 

@@ -367,7 +367,10 @@ def _shares_kept(
         ax.bar(at, height, 1.0, bottom=below, color=colour, linewidth=0, label=label)
         below += height
     rank, short = np.argsort(order), short_names(plates, _MAX_LETTERS)
-    for level, i in enumerate(sorted(unusual_plates(share, low_only=True), key=lambda i: rank[i])):
+    named = sorted(unusual_plates(share, low_only=True), key=lambda i: rank[i])
+    high = [i for i in named if share[i] > 0.6]  # without room above
+    low = [i for i in named if i not in high]
+    for level, i in [*enumerate(low), *enumerate(high, -1 - len(high))]:
         text = f"{short[i]} {100 * share[i]:.0f}%"
         name_plate(ax, text, (rank[i] + 1, 100 * share[i]), 1, level)
     ax.set_xlim(0.5, len(plates) + 0.5)

@@ -48,7 +48,7 @@ SCRIPTS = (
 _MEANS_BYTES = 0.8  # on the page, per gene and pixel with cells
 _HIGH_MEAN = 99  # per cent of the pixels
 _MAX_PAIRS_PER_BYTE = 1.5  # of level and pixel: more never fit
-_MAX_LETTERS = 18  # of a level's name on the map and beside it
+_MAX_LETTERS = 24  # of a level's name on the map and beside it
 _MARKERS_SHOWN = 4  # of each group, beside its name
 
 

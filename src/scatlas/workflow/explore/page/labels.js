@@ -76,8 +76,11 @@ function drawLabels(view, context, onScreen) {
   const drawn = [];
   for (const { level, x, y, name } of view.labels) {
     if (!view.isVisible[level]) continue;
-    const [px, py] = onScreen(x, y);
+    let [px, py] = onScreen(x, y);
     const half = [context.measureText(name).width / 2 + 3, 8 * view.ratio];
+    const last = view.overlay.width - half[0];
+    // Whole names of what is in view.
+    if (px >= 0 && px <= view.overlay.width) px = Math.max(half[0], Math.min(px, last));
     const isFree = drawn.every(
       ([ox, oy, ow]) => Math.abs(ox - px) > ow + half[0] || Math.abs(oy - py) > 2 * half[1],
     );
