@@ -1,4 +1,4 @@
-"""Join the user's tables of names with the cells: obs columns of the atlas and of the sample."""
+"""Join the user's names, and the types of the cells, with the atlas and the sample: obs columns."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import logging
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import h5py
 import numpy as np
@@ -16,15 +17,27 @@ from scatlas.io import atomic_path
 from scatlas.io.files.local_zarr import open_store
 from scatlas.io.products.embeddings import write_columns
 from scatlas.workflow import script
+from scatlas.workflow.annotation import join_annotations, write_tables
 from scatlas.workflow.labels import Clusters, LabelTable, read_tables, rows_of_cells, values_of
 from scatlas.workflow.sample import ATLAS_ROW, SampledCells, write_part
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 logger = logging.getLogger("scatlas")
 
 
 def main(argv: list[str] | None = None) -> None:
     parser = script.parser(__doc__)
-    parser.add_argument("--tables", type=Path, nargs="+", required=True, help="tables of the user")
+    parser.add_argument("--tables", type=Path, nargs="*", default=[], help="tables of the user")
+    parser.add_argument(
+        "--annotations", nargs="+", metavar="PLATE=PATH", help="annotation.parquet of each plate"
+    )
+    parser.add_argument(
+        "--annotators", nargs="+", metavar="SOURCE=PATH", help="classifiers, with --annotations"
+    )
+    parser.add_argument("--key", default="cell_type", help="obs column of the types")
+    parser.add_argument("--out", type=Path, help="folder for the tables of types")
     parser.add_argument("--merged", type=Path, required=True, help="merged.zarr")
     parser.add_argument("--concat", type=Path, required=True, help="manifest of concat_on_disk")
     parser.add_argument("--map", type=Path, help="map.zarr, if all cells were mapped")
@@ -54,6 +67,12 @@ def main(argv: list[str] | None = None) -> None:
                 values[name] = pd.api.extensions.take(labels, rows, allow_fill=True)
             if table.is_of_clusters and not problem:
                 names |= {} if names else dict(table.rows[table.columns[0]])
+        if args.annotations:
+            sources = script.plate_paths(args.annotations), script.plate_paths(args.annotators)
+            types, written = join_annotations(*sources, args.key, clusters)
+            refuse_taken(types, there, values)
+            values |= types
+            write_tables(args.out, written)
         facts |= {
             "columns": [name for name, column in values.items() if pd.notna(column).any()],
             "names": names,
@@ -68,6 +87,21 @@ def main(argv: list[str] | None = None) -> None:
         with atomic_path(args.sample) as path:
             write_part(path, sample, args.subset)
         facts["not_used"] = problems
+
+
+def refuse_taken(types: Iterable[str], there: list[str], named: Iterable[str]) -> None:
+    """Refuse columns of types that the cells or the user's tables have already."""
+    for name in types:
+        if name in there:
+            raise InputError(
+                f"annotate.key: the cells have an obs column {name!r} already: give another key, "
+                "for example predicted_type"
+            )
+        if name in named:
+            raise InputError(
+                f"annotate.key: a table of labels has a column {name!r}, too: give another key, "
+                "or rename the column"
+            )
 
 
 def rows_in(table: LabelTable, clusters: Clusters, merged: Path) -> np.ndarray:
