@@ -1,4 +1,4 @@
-"""Make a classifier of cell types: learn it from labelled cells, or convert a CellTypist model."""
+"""Make classifiers of cell types: of labelled cells, of a CellTypist model, or those of an atlas."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ def main(argv: list[str] | None = None) -> None:
             f"--{option}", nargs="+", default=[], metavar="PLATE=PATH", help=f"{file} of each plate"
         )
     script.add_labels(parser)
+    parser.add_argument("--stored", type=Path, help="folder of the classifiers of an atlas")
     add_sections(parser, annotate=Annotate)
     parser.add_argument(
         "--seed", type=int, default=0, help="random seed of the cells to learn from"
@@ -42,10 +43,13 @@ def main(argv: list[str] | None = None) -> None:
         help="h5ad to write of reference (labelled cells), model or both",
     )
     args = parser.parse_args(argv)
-    options, paths = read_section(args, "annotate", Annotate), script.plate_paths(args.annotators)
+    paths = script.plate_paths(args.annotators)
+    options = Annotate(model="-") if args.stored else read_section(args, "annotate", Annotate)
     with script.recorded_run(args, outputs=[*paths.values()]) as facts:
         for source, path in paths.items():
-            if source == "reference":
+            if args.stored:
+                write_annotator(path, read_annotator(args.stored / f"{source}.h5ad"))
+            elif source == "reference":
                 write_annotator(path, learned(options, args))
             elif Path(str(options.model)).suffix == ".pkl":
                 convert_celltypist(Path(str(options.model)), path)

@@ -5,11 +5,13 @@
 # Another map or other clusters change nothing here. Classifiers of files know no plate.
 LEARNS_FROM_PLATES = bool(CONFIG.annotate.label) and not CONFIG.annotate.reference
 KEPT_MANIFESTS = f"{OUT}/manifests/{LAST_CELL_FILTER}/{{plate}}.json"
-PATHS_OF_CELLS = [
-    local_source(path)
-    for path in (CONFIG.annotate.reference, CONFIG.annotate.model)
-    if path
-]
+PATHS_OF_CELLS = []
+for key in ("reference", "model"):
+    if path := getattr(CONFIG.annotate, key):
+        if not Path(path).exists() and not path.startswith(DEMO_FOLDER):
+            raise WorkflowError(f"annotate.{key}: {path} does not exist: correct it")
+        is_demo = path.startswith(DEMO_FOLDER)
+        PATHS_OF_CELLS.append(path if is_demo else local_source(path))
 
 
 def labelled_plates(wildcards):

@@ -2,7 +2,15 @@
 # annotate).
 # in:  the tables; plates/{plate}/annotation.parquet; merged.zarr, map.zarr or, without it, the sample and its clusters
 # out: labels.zarr, embedding/labels.h5ad, which become parts of atlas.zarr and umap.h5ad;
-#      tables/annotation.tsv and annotation_by_plate.tsv
+#      tables/annotation*.tsv
+TABLES_OF_TYPES = {
+    "": " by cluster",
+    "_by_plate": " by plate",
+    "_agreement": ", sources compared",
+    "_genes": ": their genes",
+}
+if not CONFIG.annotate:
+    TABLES_OF_TYPES = {}
 for path in CONFIG.labels or []:
     if not Path(path).is_file():
         raise WorkflowError(
@@ -34,21 +42,10 @@ rule labels:
     output:
         labels=f"{OUT}/labels.zarr/zarr.json",
         sample=f"{OUT}/embedding/labels.h5ad",
-        clusters=shown(
-            "annotation.tsv", "Cells", "Types of the clusters (table)", CONFIG.annotate
-        ),
-        plates=shown(
-            "annotation_by_plate.tsv",
-            "Cells",
-            "Types of the cells by plate (table)",
-            CONFIG.annotate,
-        ),
-        agreement=shown(
-            "annotation_agreement.tsv",
-            "Cells",
-            "Agreement of the sources of types (table)",
-            len(ANNOTATORS) > 1,
-        ),
+        types=[
+            shown(f"annotation{name}.tsv", "Map", f"Types of cells{what} (table)")
+            for name, what in TABLES_OF_TYPES.items()
+        ],
         manifest=f"{OUT}/manifests/labels.json",
     log:
         f"{OUT}/logs/labels.log",
@@ -77,3 +74,7 @@ rule labels:
         " --concat {input.concat:q} {params.map} --subset {input.subset:q}"
         " --leiden {input.leiden:q} --labels {params.labels:q} --sample {output.sample:q}"
         f"{STEP_TAIL}"
+
+
+if CONFIG.annotate:
+    RESULTS += rules.labels.output.types

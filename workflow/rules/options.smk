@@ -112,6 +112,7 @@ CELLS = "atlas.zarr" if CONFIG.maps_all_cells else "umap.h5ad"
 # The user's names of clusters and cells, for rules that join or show them.
 LABELS_MANIFEST = [f"{OUT}/manifests/labels.json"] if CONFIG.names_cells else []
 LABELS_STORE = [ancient(f"{OUT}/labels.zarr/zarr.json")] if CONFIG.names_cells else []
+# Classifiers of types: those of a run, also if it maps new plates onto an atlas.
 ANNOTATORS = {
     source: f"{OUT}/annotator/{source}.h5ad"
     for source in (CONFIG.annotate.sources if CONFIG.annotate else ())
@@ -222,6 +223,7 @@ def annotations_option(wildcards):
         return ""
     cells = each(f"{OUT}/plates/{{plate}}/annotation.parquet", options=True)
     words = ["--key", CONFIG.annotate.key, "--out", with_prefix(f"{OUT}/tables")]
+    words += ["--compared", *CONFIG.annotate.label[-1:]]
     cells = shlex.join(["--annotations", *cells(wildcards), *words])
     return f"{cells} {ANNOTATORS_OPTION}"
 

@@ -12,7 +12,7 @@ import pandas as pd
 from natsort import natsorted
 
 from scatlas.io import atomic_path, read_annotator, read_cells
-from scatlas.matrix.annotate import Answers, vote
+from scatlas.matrix.annotate import Answers, annotate_values, vote
 from scatlas.tl._annotate import columns_of_answers
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 # What is stored of a cell; its margin and fit have decided its level.
 _STORED = ("codes", "level", "best", "runner_up", "probability")
 UNKNOWN = "unknown"
+_N_GENES = 10
 
 
 def names_for(annotator: Annotator, var: pd.DataFrame, gene_names: str | None) -> pd.Index:
@@ -36,6 +37,24 @@ def names_for(annotator: Annotator, var: pd.DataFrame, gene_names: str | None) -
     if gene_names in var:
         names.append(pd.Index(var[gene_names].astype(str)))
     return max(names, key=lambda some: int(known.isin(some).sum()))
+
+
+def types_of_cells(
+    x: Any,
+    var: pd.DataFrame,
+    keep: NDArray[np.bool_],
+    annotators: Mapping[str, Path],
+    key: str,
+    gene_names: str | None,
+) -> dict[str, pd.Categorical | NDArray[Any]]:
+    """obs columns of the kept cells of a plate, without votes of clusters."""
+    columns: dict[str, pd.Categorical | NDArray[Any]] = {}
+    for number, (source, path) in enumerate(annotators.items()):
+        annotator = read_annotator(path)
+        names = names_for(annotator, var, gene_names)
+        answers = annotate_values(x, names, annotator, keep=keep, source="the plate's counts")
+        columns |= columns_of_answers(answers, annotator, f"{key}_{source}" if number else key)
+    return columns
 
 
 def table_of_answers(answers: Answers, source: str) -> dict[str, NDArray[Any]]:
@@ -53,13 +72,18 @@ def read_answers(tables: Iterable[Path], source: str) -> Answers:
 
 
 def join_annotations(
-    tables: Mapping[str, Path], annotators: Mapping[str, Path], key: str, clusters: Clusters
+    tables: Mapping[str, Path],
+    annotators: Mapping[str, Path],
+    key: str,
+    clusters: Clusters,
+    own: Mapping[str, pd.Series],
 ) -> tuple[dict[str, pd.Categorical | NDArray[Any]], dict[str, pd.DataFrame]]:
     """obs columns of all cells of the atlas, and tables by name: ``annotation`` by cluster,
-    ``annotation_by_plate`` and, of two classifiers, ``annotation_agreement``.
+    ``annotation_by_plate``, ``annotation_genes`` that speak for a type, and the numbers of cells by
+    type of each classifier and in their ``own`` columns of labels, ``annotation_agreement``.
     """
     columns: dict[str, pd.Categorical | NDArray[Any]] = {}
-    by_cluster, by_plate, finest = [], [], []
+    by_cluster, by_plate, genes, cells = [], [], [], dict(own)
     for number, (source, path) in enumerate(annotators.items()):
         annotator, answers = read_annotator(path), read_answers(tables.values(), source)
         name = f"{key}_{source}" if number else key
@@ -68,15 +92,18 @@ def join_annotations(
         by_cluster.append(votes.assign(source=source))
         columns[f"{name}_vote"] = _of_clusters(votes["name"], clusters, answers.codes.size)
         by_plate.append(_shares_by_plate(columns[name], tables).assign(source=source))
-        finest.append(columns[name])
-    written = {"annotation": pd.concat(by_cluster), "annotation_by_plate": pd.concat(by_plate)}
-    if len(finest) > 1:
-        first, second = (pd.Series(cells.astype(object)).fillna(UNKNOWN) for cells in finest)
-        pairs = pd.DataFrame(dict(zip(annotators, (first, second), strict=True)))
-        sizes = pairs.value_counts().rename("n_cells").reset_index()
-        # Of equal sizes by name, so that no order of the cells is left.
-        order = ["n_cells", *annotators]
-        written["annotation_agreement"] = sizes.sort_values(order, ascending=[False, True, True])
+        genes.append(_first_genes(annotator).assign(source=source))
+        cells[name] = pd.Series(columns[name])
+    pairs = pd.DataFrame({k: v.astype(object).fillna(UNKNOWN) for k, v in cells.items()})
+    sizes = pairs.value_counts(sort=False).rename("n_cells").reset_index()
+    # Of equal sizes by name, so that no order of the cells is left.
+    ascending = [False, *[True] * len(cells)]
+    written = {
+        "annotation": pd.concat(by_cluster),
+        "annotation_by_plate": pd.concat(by_plate),
+        "annotation_genes": pd.concat(genes),
+        "annotation_agreement": sizes.sort_values(["n_cells", *cells], ascending=ascending),
+    }
     return columns, written
 
 
@@ -98,6 +125,13 @@ def votes_of(answers: Answers, annotator: Annotator, clusters: Clusters) -> pd.D
         }
     )
     return shown.set_index("leiden").loc[natsorted(clusters.names)].reset_index()
+
+
+def _first_genes(annotator: Annotator) -> pd.DataFrame:
+    """Genes with the largest coefficients of each type, per standard deviation of the gene."""
+    order = np.argsort(-annotator.coef, axis=1, kind="stable")[:, :_N_GENES]
+    names = annotator.genes[order]
+    return pd.DataFrame({"name": annotator.labels, "genes": [" ".join(row) for row in names]})
 
 
 def _of_clusters(names: pd.Series, clusters: Clusters, n_cells: int) -> pd.Categorical:

@@ -159,6 +159,18 @@ class Annotate(Section):
         given = [*["reference"][: len(self.label)], *(["model"] if self.model else [])]
         return {name: self.key if n == 0 else f"{self.key}_{name}" for n, name in enumerate(given)}
 
+    @property
+    def columns(self) -> list[str]:
+        """All obs columns that the cells get."""
+        names = []
+        for source, key in self.sources.items():
+            endings = ["probability", "runner_up", "vote"]
+            endings += [*self.label[:-1], *["ontology_term_id"][: bool(self.ontology)]] * (
+                source == "reference"
+            )
+            names += [key, *(f"{key}_{ending}" for ending in endings)]
+        return names
+
     @model_validator(mode="after")
     def _check_sources(self) -> Self:
         if not self.sources:
