@@ -1,4 +1,4 @@
-"""Make classifiers of cell types: of labelled cells, of a CellTypist model, or those of an atlas."""
+"""Make classifiers of types: of labelled cells, of a CellTypist model, or those of an atlas."""
 
 from __future__ import annotations
 

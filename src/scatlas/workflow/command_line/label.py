@@ -58,7 +58,21 @@ def table_of_clusters(config: Config) -> pd.DataFrame:
     table["n_cells"] = table[CLUSTER].map(sizes)
     table["share"] = (100 * table["n_cells"] / max(1, sizes.sum())).map("{:.1f}%".format)
     table["markers"] = table[CLUSTER].map(first_markers(folder)).fillna("")
+    if config.annotate:
+        table["vote"] = table[CLUSTER].map(votes(folder)).fillna("")
     return table.assign(**{CLUSTERING: clusters.digest})
+
+
+def votes(folder: Path) -> dict[str, str]:
+    """Type that most cells of each cluster have, with its share, if cells have types."""
+    path = folder / "tables/annotation.tsv"
+    if not path.exists():
+        return {}
+    table = pd.read_csv(path, sep="\t", dtype={BY: str}, keep_default_na=False)
+    first = table[table["source"] == table["source"].iloc[0]]
+    shares = (100 * first["share"]).map("{:.0f}%".format)
+    words = first["name"].where(first["name"] == "", first["name"] + " " + shares)
+    return dict(zip(first[BY], words, strict=True))
 
 
 def first_markers(folder: Path) -> dict[str, str]:
