@@ -185,7 +185,9 @@ def test_new_donors_get_their_types_and_few_are_unknown(trained):
     assert (ids == "CL:" + named["cell_type"].astype(str)).all()
     assert set(query.obs["cell_type_vote"][query.obs["coarse"] == "B"]) == {"B"}
     assert query.obs["cell_type_probability"].dtype == np.float32
-    assert (query.obs["cell_type_runner_up"].astype(str) != query.obs["cell_type"].astype(str)).all()
+    assert (
+        query.obs["cell_type_runner_up"].astype(str) != query.obs["cell_type"].astype(str)
+    ).all()
 
 
 @pytest.mark.parametrize("lacking", TYPES)

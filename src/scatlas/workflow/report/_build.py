@@ -70,7 +70,7 @@ def build(
         "Map": [
             *maps,
             *_clusters(writer, results, links_of_clusters),
-            *(_types(writer, links_of_clusters) if config.get("annotate") else []),
+            *(_types(writer) if config.get("annotate") else []),
         ],
         "Markers": _markers(writer, results, links_of_markers),
         "Integration": _integration(writer, results, config),
@@ -285,7 +285,7 @@ def _clusters(writer: ReportWriter, results: Results, links: Links) -> Items:
     return items
 
 
-def _types(writer: ReportWriter, links: Links) -> Items:
+def _types(writer: ReportWriter) -> Items:
     """Types of the cells by cluster and plate, and how far their sources agree."""
     tables = {
         name: pd.read_csv(writer.tables / f"{name}.tsv", sep="\t", dtype={"leiden": str})
@@ -299,7 +299,6 @@ def _types(writer: ReportWriter, links: Links) -> Items:
             "Types of the clusters",
             tables["annotation"].set_index("leiden").fillna(""),
             names=["name", "second name", "source"],
-            links=links,
             written=True,
         ),
         writer.table(
