@@ -32,7 +32,7 @@ def annotated(built: Project, tmp_path_factory: pytest.TempPathFactory) -> Proje
     project.write_plates({name: project.folder / f"{name}.h5ad" for name in ("p1", "p2", "p3")})
     parts = [simulate_plate(number, n_cells=400, n_genes=600) for number in (8, 9)]
     cells = ad.concat(parts, keys=["d8", "d9"], label="donor", index_unique="-")
-    cells.obs["half"] = np.where(cells.obs["cell_line"] < "SIM_0004", "low", "high")
+    cells.obs["half"] = np.where(cells.obs["cell_line"].astype(str) < "SIM_0004", "low", "high")
     write(cells, project.folder / "all.h5ad")
     model = sa.tl.train_annotator(cells, "cell_line", groups="donor")
     sa.io.write_annotator(project.folder / "model.h5ad", model)
