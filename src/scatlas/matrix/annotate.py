@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # Fewer shared genes, or a smaller share of the model's, are another species or other names.
 _MIN_GENES, _MIN_SHARE = 20, 0.1
-# A cell's log-normalised values sum to 10,000 before the logarithm, to the precision of float32.
+# Normalised values of a cell sum to 10,000, with the rounding of float32.
 _SUM_TOLERANCE = 1e-3
 _NO_LABEL = -1
 
@@ -62,7 +62,7 @@ class SharedGenes:
 def shared_genes(annotator: Annotator, names: pd.Index, source: str) -> SharedGenes:
     """Genes spelt alike, in the order of the matrix; of a name that occurs twice, the first.
 
-    A gene that the matrix lacks is left out of the scores, unlike one without a count.
+    A gene that the matrix lacks is left out of the scores, unlike those with zero counts.
     """
     names = pd.Index(names).astype(str)
     positions = pd.Index(annotator.genes.astype(str)).get_indexer(names)
@@ -86,7 +86,7 @@ def annotate_values(
     ----------
     x
         [n_cells, n_genes], in memory or Dask, on the CPU or a GPU: counts, or ``log1p`` of counts
-        normalised to 10,000 per cell, of all measured genes. Each block is looked at as a whole.
+        normalised to 10,000 per cell, of all measured genes. A block has one or the other.
     names
         Genes of `x`.
     annotator
@@ -102,7 +102,7 @@ def annotate_values(
         Too few shared genes, or values that are neither.
     """
     genes = shared_genes(annotator, names, source)
-    scorer = Scorer.of(annotator, genes)
+    scorer = Scorer.from_annotator(annotator, genes)
 
     def of_block(block: Any, keep: NDArray[np.bool_]) -> tuple[Answers, NDArray[np.bool_]]:
         values, forms = log_normalised(block, keep, genes.of_matrix, source)
@@ -133,7 +133,7 @@ class Scorer:
     bound: NDArray[np.float64]  # [n_genes], in the units of x
 
     @classmethod
-    def of(cls, annotator: Annotator, genes: SharedGenes) -> Scorer:
+    def from_annotator(cls, annotator: Annotator, genes: SharedGenes) -> Scorer:
         mean, scale = annotator.mean[genes.of_annotator], annotator.scale[genes.of_annotator]
         coef = annotator.coef[:, genes.of_annotator] / scale
         intercept = annotator.intercept - coef @ mean

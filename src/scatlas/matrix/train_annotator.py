@@ -144,12 +144,12 @@ def _codes_of(labels: pd.Categorical, source: str) -> tuple[NDArray[Any], NDArra
     sizes = np.bincount(codes[codes >= 0])
     if sizes.size < 2:
         raise InputError(
-            f"{source}: all labelled cells are {all_labels[0]!r}: two types are needed"
+            f"{source}: all labelled cells are {all_labels[0]!r}: add cells of another type"
         )
     if (few := np.flatnonzero(sizes < _MIN_CELLS)).size:
         raise InputError(
-            f"{source}: label {str(all_labels[few[0]])!r} has {sizes[few[0]]} cells, too few to learn "
-            f"from ({_MIN_CELLS}): join it with another, or leave its cells without a label"
+            f"{source}: label {str(all_labels[few[0]])!r} has {sizes[few[0]]} cells, too few to "
+            f"learn from ({_MIN_CELLS}): join it with another, or leave its cells without a label"
         )
     return all_labels, codes
 
@@ -219,7 +219,9 @@ def _genes_that_differ(
     ratio[names.duplicated(keep=False)] = 0.0
     usable = np.count_nonzero(ratio > 0)
     if usable < 2:
-        raise InputError("the labelled cells have no genes that differ: are these their labels?")
+        raise InputError(
+            "the labelled cells have no genes that differ between types: check their labels"
+        )
     return np.sort(np.argsort(-ratio, kind="stable")[: min(n_genes, usable)])
 
 

@@ -11,7 +11,6 @@ import pandas as pd
 
 from scatlas import blocks, columns, elements
 from scatlas._util.numbers import whole_number
-from scatlas.errors import InputError
 from scatlas.io.products.annotators import Annotator, read_annotator
 from scatlas.io.products.celltypist_models import convert_celltypist
 from scatlas.matrix.annotate import Answers, annotate_values, vote

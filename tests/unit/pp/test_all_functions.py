@@ -16,7 +16,7 @@ from scipy import sparse
 import scatlas as sa
 from scatlas.compute.threads import use_threads
 from scatlas.matrix import hvg_pearson, logistic
-from tests.conftest import to_dense
+from tests.conftest import annotate, simulate, to_dense
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:zero-centering a sparse",
@@ -220,6 +220,8 @@ PASSES = {
     "score_genes_cell_cycle": lambda a: sa.tl.score_genes_cell_cycle(
         a, s_genes=GENES[:3], g2m_genes=GENES[2:], n_bins=5
     ),
+    "train_annotator": lambda a: sa.tl.train_annotator(a, "batch"),
+    "annotate": lambda a: sa.tl.annotate(a, sa.tl.train_annotator(annotate(simulate()), "batch")),
     "rank_genes_groups": lambda a: sa.tl.rank_genes_groups(a, "batch", pts=True),
     "rank_genes_groups wilcoxon": lambda a: sa.tl.rank_genes_groups(a, "batch", method="wilcoxon"),
     **{

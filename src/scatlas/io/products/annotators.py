@@ -98,18 +98,18 @@ def write_annotator(path: Path, annotator: Annotator) -> None:
 def read_annotator(path: Path) -> Annotator:
     """Read the file of :func:`write_annotator`; InputError for another one."""
     if not path.is_file():
-        raise InputError(f"{path}: there is no such model: train one, or name another file")
+        raise InputError(f"{path}: there is no such model: name a file that is there")
     if not h5py.is_hdf5(path):
         raise InputError(
             f"{path} is no annotator: give the h5ad that train_annotator wrote, or a CellTypist "
             "model (.pkl)"
         )
-    with reading(path, "X"):
+    with reading(str(path), "X"):
         adata = ad.read_h5ad(path)
     if adata.uns.get("form") != _FORM:
         raise InputError(
-            f"{path} is an h5ad of another kind, not an annotator: to learn from its cells name it "
-            "as reference"
+            f"{path} is an h5ad of another kind, not an annotator: name it as reference to learn "
+            "from its cells"
         )
     facts = json.loads(adata.uns["annotator"])
     obs, var = adata.obs, adata.var

@@ -1,6 +1,6 @@
 """CellTypist models (``.pkl``) as annotators, without celltypist or scikit-learn.
 
-A pickle can run any program when it is read. This one is read once, in a process of its own, by an
+A pickle can run any program when it is read. This one is read once, in another process, by an
 unpickler that makes NumPy arrays and lifeless stand-ins for scikit-learn's classes, and no other.
 """
 
@@ -27,6 +27,8 @@ _ALLOWED |= {(module, "_frombuffer") for module in _NUMBERS}
 # Packages whose objects are read as their attributes alone.
 _STAND_INS = ("sklearn", "celltypist", "_loss")
 _REFUSED = 3
+# Seconds and bytes of address space of the process: models are read in one second.
+_SECONDS, _BYTES = 60, 2**34
 
 
 class _Attributes:
@@ -83,7 +85,7 @@ def _read(path: Path) -> Annotator:
         raise InputError(f"it cannot be unpickled ({type(error).__name__})") from error
     if not isinstance(found, dict) or not {"Model", "Scaler_"} <= found.keys():
         raise InputError("it has no entries 'Model' and 'Scaler_'")
-    classifier, scaler = found["Model"].__dict__, found["Scaler_"].__dict__
+    classifier, scaler = (getattr(found[key], "__dict__", {}) for key in ("Model", "Scaler_"))
     needed = {"classes_", "coef_", "intercept_", "features"}
     if missing := sorted((needed - classifier.keys()) | ({"scale_"} - scaler.keys())):
         raise InputError(f"its classifier has no {missing[0]}")
@@ -114,6 +116,11 @@ def _read(path: Path) -> Annotator:
 
 
 def _main(model: str, out: str) -> None:
+    if sys.platform == "linux":
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CPU, (_SECONDS, _SECONDS))
+        resource.setrlimit(resource.RLIMIT_AS, (_BYTES, _BYTES))
     try:
         write_annotator(Path(out), _read(Path(model)))
     except InputError as error:

@@ -107,7 +107,7 @@ def class_scores(x: Block, coef: Floats) -> Floats:
     return scores[:, : coef.shape[1]]
 
 
-def _tiles(coef: Floats) -> tuple[Any, list[Floats], Ints, int]:
+def _tiles(coef: Floats) -> tuple[Any, list[Floats], Any, int]:
     """Kernel of the scores, its coefficients some classes at a time, with the first class of each,
     and the columns of the scores.
     """
