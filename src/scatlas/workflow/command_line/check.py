@@ -190,7 +190,7 @@ def _problems_of_types(
             try:
                 yield from _problems_of_reference(wanted, path, config, plates)
             except ScatlasError as error:
-                yield Problem(f"annotate.reference: {error}")
+                yield Problem(str(error))
 
 
 def _problems_of_reference(
