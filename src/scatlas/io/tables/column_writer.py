@@ -48,7 +48,8 @@ class Target:
         """Find the narrowest kind that holds all columns without loss.
 
         Numbers take NumPy's common dtype, or text where floats with gaps lose digits above 2^53;
-        categories unite in order of first appearance, or sorted as on each plate; all else is text, or categories with gaps.
+        categories unite in order of first appearance, or sorted as on each plate; all else is text,
+        or categories with gaps.
         """
         kinds = {column.kind for column in columns}
         found: list[str] = sorted(kinds)
