@@ -40,6 +40,7 @@ from sklearn.metrics import f1_score
 import scatlas as sa
 from scatlas import blocks
 from scatlas.io.products.annotators import Annotator
+from scatlas.io.products.celltypist_models import convert_celltypist
 from scatlas.matrix.annotate import annotate_values
 
 SIDE = Path(__file__).parent / "sides" / "celltypist_labels.py"
@@ -193,9 +194,11 @@ def speed(args: argparse.Namespace, folder: Path) -> list[str]:
     training = logged(training)
     del adata
     theirs = celltypist(args.celltypist, training, query, folder)
-    sa.tl.annotate(query[:100].copy(), folder / "model.pkl")  # compiles
+    convert_celltypist(folder / "model.pkl", folder / "model.h5ad")
+    model = sa.io.read_annotator(folder / "model.h5ad")  # celltypist's is read beforehand, too
+    sa.tl.annotate(query[:100].copy(), model)  # compiles
     before, clock = time.process_time(), time.perf_counter()
-    sa.tl.annotate(query, folder / "model.pkl")
+    sa.tl.annotate(query, model)
     seconds, wall = time.process_time() - before, time.perf_counter() - clock
     probability = query.obs["cell_type_probability"].to_numpy()
     apart = np.abs(probability - theirs["probability"]).max()

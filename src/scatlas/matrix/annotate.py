@@ -182,7 +182,8 @@ def log_normalised(
             "counts of all measured genes"
         )
     select = kernels_for("counts.select", block)
-    return select.select_genes(select.select_rows(block, keep), genes), np.array([False, True])
+    cells = block if keep.all() else select.select_rows(block, keep)
+    return select.select_genes(cells, genes), np.array([False, True])
 
 
 def _expm1(block: Any) -> Any:
