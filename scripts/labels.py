@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import logging
 from itertools import pairwise
@@ -31,7 +32,8 @@ NOT_FIRST = ("_probability", "_runner_up", "_ontology_term_id", "_vote")
 logger = logging.getLogger("scatlas")
 
 
-def main(argv: list[str] | None = None) -> None:
+def options() -> argparse.ArgumentParser:
+    """Parser of the script's options."""
     parser = script.parser(__doc__)
     parser.add_argument("--tables", type=Path, nargs="*", default=[], help="tables of the user")
     parser.add_argument(
@@ -52,7 +54,11 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--leiden", type=Path, required=True, help="leiden.h5ad of the step")
     parser.add_argument("--labels", type=Path, required=True, help="labels.zarr to write")
     parser.add_argument("--sample", type=Path, required=True, help="h5ad of the sample to write")
-    args = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = options().parse_args(argv)
     with script.recorded_run(args, outputs=[args.labels, args.sample]) as facts:
         tables = read_tables(args.tables)
         there = open_store(args.merged)["obs"].attrs["column-order"]

@@ -23,10 +23,10 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     options = {"n_cells": args.cells, "n_genes": args.genes, "seed": args.seed}
     plates = [simulate_plate(number, **options) for number in args.number]
-    write_plate(args.out, plates[0] if len(plates) == 1 else joined(plates))
+    write_plate(args.out, plates[0] if len(plates) == 1 else concat_plates(plates))
 
 
-def joined(plates: list[AnnData]) -> AnnData:
+def concat_plates(plates: list[AnnData]) -> AnnData:
     """Cells of several plates."""
     import anndata
 

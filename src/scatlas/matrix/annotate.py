@@ -267,3 +267,27 @@ def vote(
             "unknown": counts[:, -1] / total,
         }
     )
+
+
+def columns_of_answers(
+    answers: Answers, annotator: Annotator, key: str
+) -> dict[str, pd.Categorical | NDArray[np.float32]]:
+    """Columns of obs, by name."""
+    table: dict[str, pd.Categorical | NDArray[np.float32]] = {
+        key: categorical(answers.codes, annotator.labels)
+    }
+    for level, (name, names) in enumerate(annotator.coarser.items(), start=1):
+        codes = np.where(answers.level >= level, answers.best, -1)
+        table[f"{key}_{name}"] = categorical(codes, np.array(names, dtype=object))
+    table[f"{key}_probability"] = answers.probability
+    table[f"{key}_runner_up"] = categorical(answers.runner_up, annotator.labels)
+    if annotator.ontology_ids is not None:
+        ids = np.array(annotator.ontology_ids, dtype=object)
+        table[f"{key}_ontology_term_id"] = categorical(answers.codes, ids)
+    return table
+
+
+def categorical(codes: NDArray[np.integer], names: NDArray[np.object_]) -> pd.Categorical:
+    """Values of codes (-1: missing), of names that several codes may have."""
+    new_codes, categories = pd.factorize(names, sort=True)
+    return pd.Categorical.from_codes(np.append(new_codes, -1)[codes], categories)

@@ -7,20 +7,18 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from scatlas import blocks, columns, elements
 from scatlas._util.numbers import whole_number
 from scatlas.io.products.annotators import Annotator, read_annotator
 from scatlas.io.products.celltypist_models import convert_celltypist
-from scatlas.matrix.annotate import Answers, annotate_values, vote
+from scatlas.matrix.annotate import annotate_values, categorical, columns_of_answers, vote
 from scatlas.matrix.train_annotator import train
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from anndata import AnnData
-    from numpy.typing import NDArray
 
 
 @blocks.passes(2, "moments of the genes by type, then the cells to learn from")
@@ -181,32 +179,8 @@ def annotate(
         sizes = annotator.labels.size, len(known.categories)
         winners = vote(answers.codes, known.codes, *sizes)["label"].to_numpy()
         codes = np.append(winners, -1)[known.codes]
-        adata.obs[f"{key_added}_vote"] = _categorical(codes, annotator.labels)
+        adata.obs[f"{key_added}_vote"] = categorical(codes, annotator.labels)
     return adata if copy else None
-
-
-def columns_of_answers(
-    answers: Answers, annotator: Annotator, key: str
-) -> dict[str, pd.Categorical | NDArray[np.float32]]:
-    """Columns of obs, by name."""
-    table: dict[str, pd.Categorical | NDArray[np.float32]] = {
-        key: _categorical(answers.codes, annotator.labels)
-    }
-    for level, (name, names) in enumerate(annotator.coarser.items(), start=1):
-        codes = np.where(answers.level >= level, answers.best, -1)
-        table[f"{key}_{name}"] = _categorical(codes, np.array(names, dtype=object))
-    table[f"{key}_probability"] = answers.probability
-    table[f"{key}_runner_up"] = _categorical(answers.runner_up, annotator.labels)
-    if annotator.ontology_ids is not None:
-        ids = np.array(annotator.ontology_ids, dtype=object)
-        table[f"{key}_ontology_term_id"] = _categorical(answers.codes, ids)
-    return table
-
-
-def _categorical(codes: NDArray[np.integer], names: NDArray[np.object_]) -> pd.Categorical:
-    """Values of codes (-1: missing), of names that several codes may have."""
-    new_codes, categories = pd.factorize(names, sort=True)
-    return pd.Categorical.from_codes(np.append(new_codes, -1)[codes], categories)
 
 
 def _read_model(path: Path) -> Annotator:

@@ -12,8 +12,7 @@ import pandas as pd
 from natsort import natsorted
 
 from scatlas.io import atomic_path, read_annotator, read_cells
-from scatlas.matrix.annotate import Answers, annotate_values, vote
-from scatlas.tl._annotate import columns_of_answers
+from scatlas.matrix.annotate import Answers, annotate_values, columns_of_answers, vote
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
