@@ -112,8 +112,14 @@ def cells_of_plates(
             table = obs.read(own, index=False) if own else pd.DataFrame(index=range(obs.n_rows))
         table = table.assign(**constants).astype(object).reset_index(drop=True)
         table[~read_cells(kept[plate], ["keep"])["keep"].to_numpy()] = np.nan
-        x, var = read_matrix(store, compact=True, **script.block_sizes(args))
-        parts, tables = [*parts, x], [*tables, table]
+        x, own_var = read_matrix(store, compact=True, **script.block_sizes(args))
+        if parts and not own_var.index.equals(var.index):
+            raise InputError(
+                f"annotate: plate {plate} has other genes, or another order of them, than the "
+                "labelled plates before it: write labelled cells into one file, and name it as "
+                "annotate.reference"
+            )
+        parts, tables, var = [*parts, x], [*tables, table], own_var
     if not parts:
         raise InputError(
             f"annotate: no plate has {', '.join(wanted)} in obs or in the plate sheet: correct "

@@ -96,7 +96,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def groups_of(args: argparse.Namespace, qc: QC) -> pd.Categorical | None:
-    """Groups of cells with bounds of their own; None for the whole plate."""
+    """Groups of cells that have their bounds; None for the whole plate."""
     if qc.by == "plate":
         return None
     return pd.Categorical(read_columns(args.store, args.plate, [qc.by], key="qc.by")[qc.by])
