@@ -93,8 +93,9 @@ def join_annotations(
         by_plate.append(_shares_by_plate(columns[name], tables).assign(source=source))
         genes.append(_first_genes(annotator).assign(source=source))
         cells[name] = pd.Series(columns[name])
-    pairs = pd.DataFrame({k: v.astype(object).fillna(UNKNOWN) for k, v in cells.items()})
+    pairs = pd.DataFrame({k: _with_unknown(values) for k, values in cells.items()})
     sizes = pairs.value_counts(sort=False).rename("n_cells").reset_index()
+    sizes = sizes.astype(dict.fromkeys(cells, str))
     # Of equal sizes by name, so that no order of the cells is left.
     ascending = [False, *[True] * len(cells)]
     written = {
@@ -104,6 +105,15 @@ def join_annotations(
         "annotation_agreement": sizes.sort_values(["n_cells", *cells], ascending=ascending),
     }
     return columns, written
+
+
+def _with_unknown(values: pd.Series) -> pd.Categorical:
+    """Labels of cells as categories, which take a byte or two per cell, with one for no label."""
+    found = pd.Categorical(values)
+    found = found.rename_categories([str(name) for name in found.categories])
+    if UNKNOWN not in found.categories:
+        found = found.add_categories([UNKNOWN])
+    return found.fillna(UNKNOWN)
 
 
 def votes_of(answers: Answers, annotator: Annotator, clusters: Clusters) -> pd.DataFrame:
