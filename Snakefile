@@ -78,11 +78,15 @@ else:
     # A section that is null by default may have its own rules, in a file of its name.
     for section in CONFIG.switched_on:
         if (
-            section != "doublets"
+            section not in ("doublets", "labels")
             and (HERE / f"workflow/rules/{section}.smk").exists()
         ):
 
             include: f"workflow/rules/{section}.smk"
+
+    if CONFIG.names_cells:
+
+        include: "workflow/rules/labels.smk"
 
     if CONFIG.markers.by:
 

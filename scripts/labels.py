@@ -1,11 +1,13 @@
-"""Join the user's tables of names with the cells: obs columns of the atlas and of the sample."""
+"""Join the user's names, and the types of the cells, with the atlas and the sample: obs columns."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import logging
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import h5py
 import numpy as np
@@ -15,16 +17,36 @@ from scatlas.errors import InputError
 from scatlas.io import atomic_path
 from scatlas.io.files.local_zarr import open_store
 from scatlas.io.products.embeddings import write_columns
+from scatlas.io.tables.column import Column
 from scatlas.workflow import script
+from scatlas.workflow.annotation import join_annotations, write_tables
 from scatlas.workflow.labels import Clusters, LabelTable, read_tables, rows_of_cells, values_of
 from scatlas.workflow.sample import ATLAS_ROW, SampledCells, write_part
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+# obs columns of types with which the report and the explorer do not begin.
+NOT_FIRST = ("_probability", "_runner_up", "_ontology_term_id", "_vote")
 
 logger = logging.getLogger("scatlas")
 
 
-def main(argv: list[str] | None = None) -> None:
+def options() -> argparse.ArgumentParser:
+    """Parser of the script's options."""
     parser = script.parser(__doc__)
-    parser.add_argument("--tables", type=Path, nargs="+", required=True, help="tables of the user")
+    parser.add_argument("--tables", type=Path, nargs="*", default=[], help="tables of the user")
+    parser.add_argument(
+        "--annotations", nargs="+", metavar="PLATE=PATH", help="annotation.parquet of each plate"
+    )
+    parser.add_argument(
+        "--annotators", nargs="+", metavar="SOURCE=PATH", help="classifiers, with --annotations"
+    )
+    parser.add_argument("--key", default="cell_type", help="obs column of the types")
+    parser.add_argument(
+        "--compared", nargs="*", default=[], metavar="COLUMN", help="own labels of the cells"
+    )
+    parser.add_argument("--out", type=Path, help="folder for the tables of types")
     parser.add_argument("--merged", type=Path, required=True, help="merged.zarr")
     parser.add_argument("--concat", type=Path, required=True, help="manifest of concat_on_disk")
     parser.add_argument("--map", type=Path, help="map.zarr, if all cells were mapped")
@@ -32,14 +54,18 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--leiden", type=Path, required=True, help="leiden.h5ad of the step")
     parser.add_argument("--labels", type=Path, required=True, help="labels.zarr to write")
     parser.add_argument("--sample", type=Path, required=True, help="h5ad of the sample to write")
-    args = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = options().parse_args(argv)
     with script.recorded_run(args, outputs=[args.labels, args.sample]) as facts:
         tables = read_tables(args.tables)
         there = open_store(args.merged)["obs"].attrs["column-order"]
         plates = json.loads(args.concat.read_text("utf-8"))["plates"]
         ends = np.cumsum([0, *(plate["n_cells"] for plate in plates.values())]).tolist()
         clusters = Clusters.read(args.map, args.subset, args.leiden)
-        values, names, problems = {}, {}, []
+        values, names, problems, minor = {}, {}, [], []
         for table in tables:
             problem = clusters.problem_of(table) if table.is_of_clusters else None
             problems += [problem] if problem else []
@@ -54,8 +80,20 @@ def main(argv: list[str] | None = None) -> None:
                 values[name] = pd.api.extensions.take(labels, rows, allow_fill=True)
             if table.is_of_clusters and not problem:
                 names |= {} if names else dict(table.rows[table.columns[0]])
+        if args.annotations:
+            own = {name: column_of(args.merged, name) for name in args.compared if name in there}
+            sources = script.plate_paths(args.annotations), script.plate_paths(args.annotators)
+            types, written = join_annotations(*sources, args.key, clusters, own)
+            minor += [name for name in types if name.endswith(NOT_FIRST)]
+            refuse_taken(types, there, values)
+            values |= types
+            write_tables(args.out, written)
         facts |= {
-            "columns": [name for name, column in values.items() if pd.notna(column).any()],
+            "columns": [
+                name
+                for name, column in values.items()
+                if name not in minor and pd.notna(column).any()
+            ],
             "names": names,
             "rows": dict(zip(plates, pairwise(ends), strict=True)),
         }
@@ -68,6 +106,27 @@ def main(argv: list[str] | None = None) -> None:
         with atomic_path(args.sample) as path:
             write_part(path, sample, args.subset)
         facts["not_used"] = problems
+
+
+def column_of(merged: Path, name: str) -> pd.Series:
+    """Labels that the cells have already."""
+    column = Column.open(merged, open_store(merged)["obs"], name)
+    return pd.Series(column.array(0, column.n_rows))
+
+
+def refuse_taken(types: Iterable[str], there: list[str], named: Iterable[str]) -> None:
+    """Refuse columns of types that the cells or the user's tables have already."""
+    for name in types:
+        if name in there:
+            raise InputError(
+                f"annotate.key: the cells have an obs column {name!r} already: give another key, "
+                "for example predicted_type"
+            )
+        if name in named:
+            raise InputError(
+                f"annotate.key: a table of labels has a column {name!r}, too: give another key, "
+                "or rename the column"
+            )
 
 
 def rows_in(table: LabelTable, clusters: Clusters, merged: Path) -> np.ndarray:

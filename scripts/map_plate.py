@@ -29,6 +29,7 @@ from scatlas.matrix.reference_map import (
 from scatlas.matrix.select_normalize import select_and_log_normalize
 from scatlas.matrix.size_factors import size_factors_by_row
 from scatlas.workflow import script
+from scatlas.workflow.annotation import types_of_cells
 from scatlas.workflow.cell_filter import doublet_columns
 from scatlas.workflow.reference import find_genes, read_reference
 
@@ -49,6 +50,11 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--reference", type=Path, required=True, help="reference.h5ad")
     parser.add_argument("--max-missing-genes", type=float, required=True, help="share of genes")
     parser.add_argument("--labels", type=json.loads, default="{}", help="labels of the plate: JSON")
+    parser.add_argument(
+        "--annotators", nargs="+", default=[], metavar="SOURCE=PATH", help="classifiers of types"
+    )
+    parser.add_argument("--key", default="cell_type", help="obs column of the types")
+    parser.add_argument("--gene-names", help="var column with other names of the genes")
     parser.add_argument("--mapped", type=Path, required=True, help="store to write")
     args = parser.parse_args(argv)
     with (
@@ -64,6 +70,12 @@ def main(argv: list[str] | None = None) -> None:
         selected = select_and_log_normalize(x, genes.positions, size_factors=by_row)
         known = {"size_factor": factors, **doublet_columns(args.doublets, rows)}
         known |= constant_columns(args.plate, args.labels, rows.size)
+        keep = np.zeros(x.shape[0], dtype=bool)
+        keep[rows] = True
+        types = types_of_cells(
+            x, var, keep, script.plate_paths(args.annotators), args.key, args.gene_names
+        )
+        known |= types
         unlike = write_mapped(args, selected, genes.columns, reference, rows, known)
         facts |= {"plate": args.plate, "n_cells": rows.size, "n_unlike": unlike}
         facts |= {"missing_genes": genes.missing}
@@ -82,6 +94,7 @@ def write_mapped(
     n_genes, n_comps = reference.projection.PCs.shape
     votes = [name for label in reference.labels for name in (label, f"{label}_share")]
     new = [*votes, "map_distance", "unlike_atlas"]
+    types = [name for name in known if name == args.key or name.startswith(f"{args.key}_")]
 
     def project(block: Any) -> tuple[Any, np.ndarray]:
         wide = spread_genes(block, columns, n_genes)
@@ -92,7 +105,7 @@ def write_mapped(
         CsrWriter(args.mapped, n_vars=n_genes, data_dtype=np.float32, var=reference.var) as writer,
         encoding_pool() as pool,
     ):
-        obs, notices = obs.with_room_for([*new, "size_factor"])
+        obs, notices = obs.with_room_for([*new, "size_factor", *(types if args.annotators else [])])
         for notice in notices:
             logger.warning("plate %s: %s", args.plate, notice)
         array = partial(ShardedArray, pool=pool, compression=PROJECTED_CODEC, attributes=ARRAY)

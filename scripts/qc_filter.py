@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import logging
 import os
@@ -60,11 +61,7 @@ def main(argv: list[str] | None = None) -> None:
         bounds = {rule: getattr(qc, rule) for rule in ("filter", *BOUNDS)}
         keep, removed = qc_filter(obs, source=f"plate {args.plate}", **bounds)
         if qc.mads:
-            groups = None
-            if (by := qc.by) != "plate":
-                columns = read_columns(args.store, args.plate, [by], key="qc.by")
-                groups = pd.Categorical(columns[by])
-            options = {"mads": qc.mads, "groups": groups, "limits": bounds}
+            options = {"mads": qc.mads, "groups": groups_of(args, qc), "limits": bounds}
             keep, taken, own_bounds = drop_outliers(obs, keep, **options)
             removed |= taken
             bounds |= dict.fromkeys(taken, f"{qc.mads:g} median absolute deviations")
@@ -96,6 +93,13 @@ def main(argv: list[str] | None = None) -> None:
                 index_name=cells.index_name,
             )
         write_json(args.summary, facts)
+
+
+def groups_of(args: argparse.Namespace, qc: QC) -> pd.Categorical | None:
+    """Groups of cells that have their bounds; None for the whole plate."""
+    if qc.by == "plate":
+        return None
+    return pd.Categorical(read_columns(args.store, args.plate, [qc.by], key="qc.by")[qc.by])
 
 
 def check_bound(plate: str, genes: Table, qc: QC) -> None:

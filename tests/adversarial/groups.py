@@ -8,8 +8,10 @@ import anndata as ad
 import numpy as np
 import pandas as pd
 from anndata import AnnData
+from scipy.special import softmax
 
 import scatlas as sa
+from scatlas.io.products.annotators import Annotator
 from tests.adversarial.counting import exact_sums, held_by_another
 from tests.adversarial.judge import Function, Refused, refuse
 from tests.adversarial.matrices import Values, values
@@ -163,9 +165,46 @@ def _cycle(adata: AnnData) -> dict[str, Any]:
     return {name: mine.obs[name].to_numpy() for name in ("S_score", "G2M_score", "phase")}
 
 
+# -- types of cells ------------------------------------------------------------------------------
+
+
+def _model(names: pd.Index) -> Annotator:
+    rng = np.random.default_rng(names.size)
+    labels, shape = np.array(["x", "y", "z"]), (3, names.size)
+    mean, scale = rng.gamma(1.0, 2.0, names.size), rng.gamma(1.0, 0.5, names.size) + 0.1
+    coef = rng.normal(size=shape) / 4
+    return Annotator(labels, names.to_numpy(), coef, rng.normal(size=3), mean, scale)
+
+
+def _annotate(adata: AnnData) -> dict[str, Any]:
+    mine = held_by_another(adata)
+    sa.tl.annotate(mine, _model(mine.var_names), clusters="group")
+    columns = ("cell_type", "cell_type_runner_up", "cell_type_vote")
+    return {
+        "probability": mine.obs["cell_type_probability"].to_numpy(),
+        **{name: mine.obs[name].cat.codes.to_numpy() for name in columns},
+    }
+
+
+def _annotated(values: Values, bare: AnnData) -> dict[str, Any] | None:
+    x = values.dense.astype(np.float64)
+    refuse(not ((x >= 0) & (x == np.floor(x))).all(), "neither counts nor logarithms")
+    totals = x.sum(axis=1, keepdims=True)
+    logs = np.log1p(np.divide(x * 1e4, totals, out=np.zeros_like(x), where=totals > 0))
+    model = _model(bare.var_names)
+    scores = np.minimum((logs - model.mean) / model.scale, 10) @ model.coef.T + model.intercept
+    return {"probability": softmax(scores, axis=1).max(axis=1, initial=0).astype(np.float32)}
+
+
+def _train(adata: AnnData) -> dict[str, Any]:
+    model = sa.tl.train_annotator(held_by_another(adata), "batch", groups="group")
+    return {name: getattr(model, name) for name in ("coef", "intercept", "mean", "score_sd")}
+
+
 LOGGED = values(kinds=("counts", "reals", "nonfinite"), cells=(0, 14))
 MANY_GENES = values(cells=(0, 12), genes=(0, 12), kinds=("counts", "huge", "negative", "reals"))
 # For 14 values scatlas's sums are exact, scanpy's are not.
+LABELLED = values(kinds=("counts", "negative"), cells=(18, 40), genes=(1, 6))
 CLOSE = {"rtol": 1e-6, "why": "scores are float32"}
 
 FUNCTIONS = {
@@ -199,4 +238,8 @@ FUNCTIONS = {
     "tl.score_genes_cell_cycle": Function(
         _cycle, None, MANY_GENES, storages="close", rtol=1e-12, why="float64 sums",
     ),
+    "tl.annotate": Function(
+        _annotate, _annotated, rtol=1e-5, why="log-normalised values are float32"
+    ),
+    "tl.train_annotator": Function(_train, None, LABELLED),
 }  # fmt: skip

@@ -25,6 +25,8 @@ NOT_CALLED = {
     "io.write_piece": "writes what get.gene reads",
     "io.join_pieces": "the same",
     "io.publish": "copies files: tests/workflow/test_publish.py",
+    "io.read_annotator": "files: tests/unit/io/test_annotator_files.py",
+    "io.write_annotator": "the same",
     "io.CountsSource": "what io.open_counts gives",
     "io.StoredGram": "reads what io.write_gram writes",
     "io.read_lazy": "sa.read_lazy",

@@ -7,6 +7,7 @@ import shlex
 import shutil
 from pathlib import Path
 
+import anndata as ad
 import pandas as pd
 import pytest
 import yaml
@@ -14,6 +15,7 @@ import yaml
 from scatlas.datasets import simulate_plate
 from scatlas.workflow.command_line.main import main
 from scatlas.workflow.command_line.run import snakemake_command
+from tests.helpers.plates import write
 from tests.workflow import warm
 from tests.workflow.runs import run_python
 
@@ -42,6 +44,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             plate.write_h5ad(path / f"s{number}.h5ad")
             rows.append(CONDITIONS[number % 2])
         assert main(["init", "s*.h5ad"]) == 0
+        labelled = [simulate_plate(number, n_cells=250, n_genes=600) for number in (5, 6)]
+        cells = ad.concat(labelled, keys=["d5", "d6"], label="donor", index_unique="-")
+        cells.obs["cell_type"] = cells.obs.pop("cell_line")
+        write(cells, path / "labelled.h5ad")
         sheet = path / "plates.tsv"
         header, *lines = sheet.read_text().splitlines()
         lines = [f"{line}\t{label}" for line, label in zip(lines, rows, strict=True)]

@@ -20,6 +20,7 @@ import scatlas as sa  # noqa: E402
 from scatlas import blocks  # noqa: E402
 from scatlas.arrays.kinds import is_dask, is_gpu  # noqa: E402
 from scatlas.errors import InputError, ScatlasError  # noqa: E402
+from scatlas.io.products.annotators import Annotator  # noqa: E402
 from scatlas.matrix.hvg import hvg_of_counts  # noqa: E402
 from scatlas.matrix.hvg_shares import share_moments  # noqa: E402
 from scatlas.matrix.select_normalize import select_and_log_normalize  # noqa: E402
@@ -127,6 +128,15 @@ def aggregate_of_some(adata: ad.AnnData) -> dict[str, Any]:
     return dict(sa.get.aggregate(some, "groups", FUNCS, mask=mask).layers)
 
 
+def annotated_by_batch(adata: ad.AnnData) -> None:
+    """By a model of some genes, so that the result depends on the kernels of `annotate` alone."""
+    rng = np.random.default_rng(5)
+    genes, shape = adata.var_names[::3].to_numpy(), (4, N_GENES // 3 + (N_GENES % 3 > 0))
+    arrays = rng.normal(size=shape), rng.normal(size=4), rng.random(shape[1]), np.ones(shape[1])
+    sa.tl.annotate(adata, Annotator(np.array(["a", "b", "c", "d"]), genes, *arrays))
+    adata.obs = adata.obs.drop(columns=["cell_type", "cell_type_runner_up"])
+
+
 NUMBERS = ("scores", "pvals", "pvals_adj", "logfoldchanges")
 # Each call with its tolerance for numbers of any result, X among them; 0: the same bits.
 CALLS: dict[str, tuple[Callable[[ad.AnnData], Any], float]] = {
@@ -182,6 +192,8 @@ CALLS: dict[str, tuple[Callable[[ad.AnnData], Any], float]] = {
         lambda a: sa.tl.score_genes_cell_cycle(a, s_genes=GENES, g2m_genes=GENES[2:], n_bins=6),
         1e-12,
     ),
+    "annotate": (annotated_by_batch, 1e-6),
+    "train_annotator": (lambda a: sa.tl.train_annotator(a, "batch").score_mean, 1e-3),
     "aggregate": (lambda a: dict(sa.get.aggregate(a, "batch", FUNCS).layers), 0.0),
     "aggregate of some cells": (aggregate_of_some, 0.0),
     "aggregate of genes": (

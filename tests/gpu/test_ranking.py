@@ -17,7 +17,8 @@ import anndata as ad  # noqa: E402
 import scatlas as sa  # noqa: E402
 from scatlas.errors import InputError  # noqa: E402
 from scatlas.kernels.ranking import logreg_cpu, logreg_gpu, rank_sums_cpu, rank_sums_gpu  # noqa: E402
-from scatlas.tl import _rank_logreg, _rank_sums  # noqa: E402
+from scatlas.matrix import logistic  # noqa: E402
+from scatlas.tl import _rank_sums  # noqa: E402
 from tests.gpu.kernel_calls import ranked  # noqa: E402
 
 KEY = "rank_genes_groups"
@@ -79,6 +80,9 @@ def test_loss_and_gradient_of_the_cpu(gpu_block, rng, dtype, n_classes):
         np.testing.assert_allclose(found.loss, expected.loss, rtol=1e-13)
         got, want = found.gradient.get() / scales[:, None], expected.gradient / scales[:, None]
         np.testing.assert_allclose(got, want, rtol=1e-11, atol=1e-11)
+        expected_scores = logreg_cpu.class_scores(made, coef)
+        scores = logreg_gpu.class_scores(block, coef)
+        np.testing.assert_allclose(scores, expected_scores, rtol=1e-12, atol=1e-12)
         again = logreg_gpu.loss_and_gradient(block, codes, model)
         assert bool((again.gradient == found.gradient).all())
         assert again.loss == found.loss
@@ -156,7 +160,7 @@ def test_logreg(rng, dtype, groups, monkeypatch):
         options = {"groups": groups, "C": 0.1, "tol": 1e-8, "max_iter": 3000}
         sa.tl.rank_genes_groups_logreg(cpu, "g", **options)
         for budget in (2**40, 0):
-            monkeypatch.setattr(_rank_logreg, "memory_budget", lambda x, n=budget: n)
+            monkeypatch.setattr(logistic, "memory_budget", lambda x, n=budget: n)
             sa.tl.rank_genes_groups_logreg(gpu, "g", **options)
             results[kind.removeprefix("dask-")].append(bits(gpu))
         for group in cpu.uns[KEY]["names"].dtype.names:

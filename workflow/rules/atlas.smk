@@ -117,7 +117,7 @@ rule atlas:
         harmony=HARMONY_OPTION,
         map=result("--map", "map.zarr", CONFIG.maps_all_cells),
         labels=result(
-            "--labels", "labels.zarr", CONFIG.labels and CONFIG.maps_all_cells
+            "--labels", "labels.zarr", CONFIG.names_cells and CONFIG.maps_all_cells
         ),
         atlas=subpath(output.atlas, parent=True),
     message:

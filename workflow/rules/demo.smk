@@ -1,17 +1,19 @@
-# The demo's plates, simulated if their files do not exist.
+# The demo's plates, and labelled cells of two further ones, simulated if their files do not exist.
 # in:  nothing
-# out: resources/demo/{plate}.h5ad
+# out: resources/demo/{plate}.h5ad, resources/demo/labelled.h5ad
 
 
 rule simulate:
     input:
         script=script("simulate"),
     output:
-        f"{DEMO_FOLDER}/plate{{n}}.h5ad",
+        f"{DEMO_FOLDER}/{{simulated}}.h5ad",
     log:
-        f"{DEMO_FOLDER}/logs/plate{{n}}.log",
+        f"{DEMO_FOLDER}/logs/{{simulated}}.log",
     benchmark:
-        f"{DEMO_FOLDER}/benchmarks/plate{{n}}.tsv"
+        f"{DEMO_FOLDER}/benchmarks/{{simulated}}.tsv"
+    wildcard_constraints:
+        simulated=r"plate\d+|labelled",
     retries: 2
     conda:
         "../../envs/cpu.yaml"
@@ -19,9 +21,14 @@ rule simulate:
     resources:
         **requests("simulate"),
     params:
+        number=lambda wildcards: (
+            "101 102 --cells 600"
+            if wildcards.simulated == "labelled"
+            else wildcards.simulated.removeprefix("plate")
+        ),
         code=code("simulate"),
     message:
-        "simulating plate {wildcards.n}"
+        "simulating {wildcards.simulated}"
     shell:
         f"{RUN}"
-        " {input.script:q} --number {wildcards.n} --out {output:q} 2>&1 | tee {log:q}"
+        " {input.script:q} --number {params.number} --out {output:q} 2>&1 | tee {log:q}"

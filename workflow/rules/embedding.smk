@@ -155,7 +155,7 @@ rule embedding:
         # Clusters are numbered by their size in the whole atlas.
         map=[f"{OUT}/manifests/map.json"] if CONFIG.maps_all_cells else [],
         labels_manifest=LABELS_MANIFEST,
-        labels=[ancient(f"{OUT}/embedding/labels.h5ad")] if CONFIG.labels else [],
+        labels=[ancient(f"{OUT}/embedding/labels.h5ad")] if CONFIG.names_cells else [],
         script=script("embedding"),
     output:
         embedding=f"{OUT}/umap.h5ad",

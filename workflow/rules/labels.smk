@@ -1,7 +1,17 @@
-# Names of clusters and values of cells from the user's tables (config: labels).
-# in:  the tables; merged.zarr, map.zarr or, without it, the sample and its clusters
-# out: labels.zarr, embedding/labels.h5ad, which become parts of atlas.zarr and umap.h5ad
-for path in CONFIG.labels:
+# Names of clusters and values of cells from the user's tables, and types of cells (config: labels,
+# annotate).
+# in:  the tables; plates/{plate}/annotation.parquet; merged.zarr, map.zarr or, without it, the sample and its clusters
+# out: labels.zarr, embedding/labels.h5ad, which become parts of atlas.zarr and umap.h5ad;
+#      tables/annotation*.tsv
+TABLES_OF_TYPES = {
+    "": " by cluster",
+    "_by_plate": " by plate",
+    "_agreement": ", sources compared",
+    "_genes": ": their genes",
+}
+if not CONFIG.annotate:
+    TABLES_OF_TYPES = {}
+for path in CONFIG.labels or []:
     if not Path(path).is_file():
         raise WorkflowError(
             f"labels: {path}: there is no such table: write it with scatlas label"
@@ -10,7 +20,16 @@ for path in CONFIG.labels:
 
 rule labels:
     input:
-        tables=[local(path) for path in CONFIG.labels],
+        tables=[local(path) for path in CONFIG.labels or []],
+        annotate=(
+            each(f"{OUT}/manifests/annotate/{{plate}}.json") if CONFIG.annotate else []
+        ),
+        annotations=(
+            ancient(each(f"{OUT}/plates/{{plate}}/annotation.parquet"))
+            if CONFIG.annotate
+            else []
+        ),
+        annotators=ancient([*ANNOTATORS.values()]),
         concat=rules.concat_on_disk.output.manifest,
         merged=ancient(rules.concat_on_disk.output.merged),
         map_manifest=[f"{OUT}/manifests/map.json"] if CONFIG.maps_all_cells else [],
@@ -23,6 +42,10 @@ rule labels:
     output:
         labels=f"{OUT}/labels.zarr/zarr.json",
         sample=f"{OUT}/embedding/labels.h5ad",
+        types=[
+            shown(f"annotation{name}.tsv", "Map", f"Types of cells{what} (table)")
+            for name, what in TABLES_OF_TYPES.items()
+        ],
         manifest=f"{OUT}/manifests/labels.json",
     log:
         f"{OUT}/logs/labels.log",
@@ -37,7 +60,8 @@ rule labels:
     resources:
         **requests("labels", "small_atlas"),
     params:
-        tables=CONFIG.labels,
+        tables=shlex.join(["--tables", *CONFIG.labels]) if CONFIG.labels else "",
+        annotations=annotations_option,
         merged=subpath(input.merged, parent=True),
         map=result("--map", "map.zarr", CONFIG.maps_all_cells),
         labels=subpath(output.labels, parent=True),
@@ -46,7 +70,11 @@ rule labels:
         "names of clusters and cells"
     shell:
         f"{RUN}"
-        " {input.script:q} --tables {params.tables:q} --merged {params.merged:q}"
+        " {input.script:q} {params.tables} {params.annotations} --merged {params.merged:q}"
         " --concat {input.concat:q} {params.map} --subset {input.subset:q}"
         " --leiden {input.leiden:q} --labels {params.labels:q} --sample {output.sample:q}"
         f"{STEP_TAIL}"
+
+
+if CONFIG.annotate:
+    RESULTS += rules.labels.output.types

@@ -3,7 +3,7 @@
 # out: cell_groups.h5, plates/{plate}/group_sums.h5ad, tables/markers.tsv, markers.h5ad
 BY_CLUSTER = "leiden" in CONFIG.markers.by
 # Only other columns may be labels: a new name of a cluster sums no counts again.
-BY_LABEL = CONFIG.labels and set(CONFIG.markers.by) - {"leiden", "plate"}
+BY_LABEL = CONFIG.names_cells and set(CONFIG.markers.by) - {"leiden", "plate"}
 # The steps that give each cell its cluster, and their output.
 CLUSTERED = "map" if CONFIG.maps_all_cells else "embedding"
 CLUSTERS = "map.zarr/zarr.json" if CONFIG.maps_all_cells else "umap.h5ad"

@@ -25,7 +25,7 @@ def name_what_is_missing():
                 f"(plates.on_error is skip):\n{sentences(missing)}"
             )
     labels = Path(with_prefix(f"{OUT}/manifests/labels.json"))
-    if CONFIG.labels and not ATLAS and labels.exists():
+    if CONFIG.names_cells and not ATLAS and labels.exists():
         if not_used := json.loads(labels.read_text("utf-8"))["not_used"]:
             raise WorkflowError("; ".join(not_used))
 

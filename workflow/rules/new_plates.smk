@@ -43,6 +43,41 @@ rule reference:
         f"{BLOCK_OPTIONS}{STEP_TAIL}"
 
 
+if CONFIG.annotate:
+
+    # The classifiers of the atlas, which the next version of it needs, too.
+    rule annotator:
+        input:
+            files=[
+                local(str(Path(CONFIG.atlas).parent / f"annotator/{source}.h5ad"))
+                for source in ANNOTATORS
+            ],
+            script=script("annotator"),
+        output:
+            annotators=[*ANNOTATORS.values()],
+            manifest=f"{OUT}/manifests/annotator.json",
+        log:
+            f"{OUT}/logs/annotator.log",
+        benchmark:
+            f"{OUT}/benchmarks/annotator/atlas.tsv"
+        retries: 2
+        conda:
+            "../../envs/cpu.yaml"
+        threads: threads_for("annotator")
+        resources:
+            **requests("annotator"),
+        params:
+            stored=as_is(str(Path(CONFIG.atlas).parent / "annotator")),
+            annotators=ANNOTATORS_OPTION,
+            code=code("annotator"),
+        message:
+            "classifiers of the atlas"
+        shell:
+            f"{RUN}"
+            " {input.script:q} --stored {params.stored:q} {params.annotators}"
+            f"{BLOCK_OPTIONS}{STEP_TAIL}"
+
+
 rule map_plate:
     input:
         reference_manifest=rules.reference.output.manifest,
@@ -59,6 +94,8 @@ rule map_plate:
             if CONFIG.doublets
             else []
         ),
+        annotator=[f"{OUT}/manifests/annotator.json"] if CONFIG.annotate else [],
+        annotators=ancient([*ANNOTATORS.values()]),
         script=script("map_plate"),
     output:
         mapped=f"{OUT}/mapped/{{plate}}.zarr/zarr.json",
@@ -79,6 +116,11 @@ rule map_plate:
         doublets=DOUBLETS_OPTION,
         max_missing_genes=CONFIG.new_plates.max_missing_genes,
         labels=plate_labels,
+        annotators=(
+            f"{ANNOTATORS_OPTION} --key {shlex.quote(CONFIG.annotate.key)} {GENE_NAMES_OPTION}"
+            if CONFIG.annotate
+            else ""
+        ),
         code=code("map_plate"),
         store=subpath(input.store, parent=True),
         mapped=subpath(output.mapped, parent=True),
@@ -89,7 +131,7 @@ rule map_plate:
         " {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
         " --size-factors {input.size_factors:q} {params.doublets}"
         " --reference {input.reference:q} --max-missing-genes {params.max_missing_genes}"
-        " --labels {params.labels:q} --mapped {params.mapped:q}"
+        " --labels {params.labels:q} {params.annotators} --mapped {params.mapped:q}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"
 
 

@@ -110,9 +110,20 @@ def union_option(option):
 MAPPED = "atlas" if CONFIG.maps_all_cells else "embedding"
 CELLS = "atlas.zarr" if CONFIG.maps_all_cells else "umap.h5ad"
 # The user's names of clusters and cells, for rules that join or show them.
-LABELS_MANIFEST = [f"{OUT}/manifests/labels.json"] if CONFIG.labels else []
-LABELS_STORE = [ancient(f"{OUT}/labels.zarr/zarr.json")] if CONFIG.labels else []
-LABELS_OPTION = result("--labels", "labels.zarr", CONFIG.labels)
+LABELS_MANIFEST = [f"{OUT}/manifests/labels.json"] if CONFIG.names_cells else []
+LABELS_STORE = [ancient(f"{OUT}/labels.zarr/zarr.json")] if CONFIG.names_cells else []
+# Classifiers of types: those of a run, also if it maps new plates onto an atlas.
+ANNOTATORS = {
+    source: f"{OUT}/annotator/{source}.h5ad"
+    for source in (CONFIG.annotate.sources if CONFIG.annotate else ())
+}
+ANNOTATORS_OPTION = shlex.join(
+    [
+        "--annotators",
+        *(f"{name}={with_prefix(path)}" for name, path in ANNOTATORS.items()),
+    ]
+)
+LABELS_OPTION = result("--labels", "labels.zarr", CONFIG.names_cells)
 HARMONY_OPTION = result("--harmony", "harmony.zarr", CONFIG.harmony)
 DOUBLETS_OPTION = of_plate("--doublets", "doublets.parquet", CONFIG.doublets)
 MARKERS_OPTION = result("--markers", "tables/markers.tsv", CONFIG.markers.by)
@@ -204,6 +215,17 @@ def by_gene_option(wildcards, input):
     return shlex.join(
         ["--genes", str(input.genes), *(["--also", *names] if names else [])]
     )
+
+
+def annotations_option(wildcards):
+    """Types of the cells of all plates, their classifiers, and the columns that they become."""
+    if not CONFIG.annotate:
+        return ""
+    cells = each(f"{OUT}/plates/{{plate}}/annotation.parquet", options=True)
+    words = ["--key", CONFIG.annotate.key, "--out", with_prefix(f"{OUT}/tables")]
+    words += ["--compared", *CONFIG.annotate.label[-1:]]
+    cells = shlex.join(["--annotations", *cells(wildcards), *words])
+    return f"{cells} {ANNOTATORS_OPTION}"
 
 
 def wilcoxon_option():

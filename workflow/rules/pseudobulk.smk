@@ -30,7 +30,7 @@ rule pseudobulk:
         **requests("pseudobulk", "small_plates"),
     params:
         options=sections(pseudobulk=CONFIG.pseudobulk),
-        names=result("--names", "labels.zarr", CONFIG.labels),
+        names=result("--names", "labels.zarr", CONFIG.names_cells),
         code=code("pseudobulk"),
         store=subpath(input.store, parent=True),
         sums=subpath(output.sums, parent=True),

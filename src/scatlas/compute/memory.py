@@ -6,9 +6,10 @@ import ctypes
 import logging
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scatlas._util.operating_system import memory_report
+from scatlas.arrays.kinds import kind_of
 from scatlas.compute.threads import BLOCK_BYTES, BLOCKS_PER_BUDGET
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ _MAX_REUSED = 2**25
 _MAX_FREE = 2**28
 # Both for work on tables: size of a column of 100,000 cells or more.
 _COLUMN = 2**20
+# Share of the free memory (on a GPU, of all its memory) for values beside a matrix.
+_SHARE_FOR_VALUES = 0.4
+_NO_BOUND = 2**62
 
 
 def reuse_memory(*, blocks: bool = True) -> None:
@@ -65,6 +69,16 @@ def available_memory(root: Path = Path("/")) -> int | None:
         if group.is_relative_to(top) and (left := _left_in_group(group)) is not None:
             least = min(least, left)
     return least
+
+
+def memory_budget(x: Any) -> int:
+    """Bytes for values beside a matrix, in the memory (host or GPU) that holds it."""
+    if kind_of(x).gpu:
+        from scatlas.arrays import cupy_arrays
+
+        return int(_SHARE_FOR_VALUES * cupy_arrays.total_memory())
+    available = available_memory()
+    return _NO_BOUND if available is None else int(_SHARE_FOR_VALUES * available)
 
 
 def _left_in_group(group: Path) -> int | None:

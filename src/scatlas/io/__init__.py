@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from scatlas.io.matrices.lazy import read_matrix as read_matrix
     from scatlas.io.matrices.source import CountsSource as CountsSource
     from scatlas.io.matrices.subset import read_subset as read_subset
+    from scatlas.io.products.annotators import read_annotator as read_annotator
+    from scatlas.io.products.annotators import write_annotator as write_annotator
     from scatlas.io.products.assemble_atlas import assemble as assemble
     from scatlas.io.products.concat_plates import concat_on_disk as concat_on_disk
     from scatlas.io.products.embeddings import read_components as read_components

@@ -88,7 +88,7 @@ def umap(
         Of numbers, show the lowest values brightest and above others, in place of the highest.
     legend_loc
         Where the names of categories stand: beside the map, on it where their cells gather, or
-        nowhere. Names that are too long or too many for the map stand beside it, too.
+        nowhere. Names too long or too many for the map are beside it, too.
     ncols
         Maps in a row.
     ax

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scatlas import blocks
-from scatlas.arrays.kinds import kind_of
-from scatlas.compute.memory import available_memory
+from scatlas.compute.memory import memory_budget
 from scatlas.compute.threads import n_threads
 from scatlas.errors import InputError, TooLargeError
 from scatlas.kernels import kernels_for
@@ -25,9 +24,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Share of the free memory (on a GPU, of all its memory).
-_PART = 0.4
-_NO_BOUND = 2**62
 # Cells for which the normal approximation is poor, as scanpy hints.
 _FEW = 25
 
@@ -116,16 +112,6 @@ def _gather(
     for parts in blocks.stream(x, work, codes, combine=blocks.join_lists):
         for part in parts:
             nonzeros.add(part)
-
-
-def memory_budget(x: Any) -> int:
-    """Bytes for values beside a matrix, in the memory (host or GPU) that holds it."""
-    if kind_of(x).gpu:
-        from scatlas.arrays import cupy_arrays
-
-        return int(_PART * cupy_arrays.total_memory())
-    available = available_memory()
-    return _NO_BOUND if available is None else int(_PART * available)
 
 
 def _smaller_budget(budget: int, wanted: int, chosen: slice, error: MemoryError) -> int:

@@ -38,6 +38,8 @@ PLACED_MB, MAP_MB, GPU_MAP_MB = 300, 500, 200
 PAGE_MB, PAGE_MB_PER_CELL, POSITION_MB_PER_CELL = 800, 0.5e-3, 6e-6
 # Position, number and names of 60,000 genes on each plate; values that are put together.
 BY_GENE_MB, JOINED_MB = 60_000 * 40e-6, 300
+# A hundred types of 1,000 cells with 1,000 values each, twice; scores of the cells of some blocks.
+ANNOTATOR_MB, ANNOTATE_MB = 100 * 1000 * 1000 * 16e-6, 400
 # The stratum of each cell of the atlas.
 STRATUM_MB_PER_CELL = 4e-6
 
@@ -261,6 +263,11 @@ COSTS = {
     # As the tables of qc_filter and normalize.
     "cell_groups": RuleCost(Cost(0.3, us_per_cell=0.7), threads=1, table=_MERGED.table),
     "labels": RuleCost(Cost(0.3, us_per_cell=0.7), threads=1, table=_MERGED.table),
+    # Training: chosen cells and genes. annotate: as hvg, with scores of 100 types.
+    "annotator": RuleCost(
+        Cost(20, 10), threads=4, extra_mb=lambda _: ANNOTATOR_MB, minutes=lambda _: 240
+    ),
+    "annotate": RuleCost(Cost(0.3, 15, 20), extra_mb=lambda _: ANNOTATE_MB),
     "group_sums": RuleCost(
         Cost(0.2, 40),
         seconds=lambda job, seconds: seconds * len(job.of.config.markers.by),

@@ -38,7 +38,7 @@ BY = "leiden"
 # Column of markers.tsv with the name of each cluster.
 LABEL = "label"
 # Columns of a table of clusters that become no obs columns.
-NOTES = ("n_cells", "share", "markers", CLUSTERING)
+NOTES = ("n_cells", "share", "markers", "vote", CLUSTERING)
 _KNOWN = (CLUSTER, CELL, PLATE, *NOTES)
 _MAX_NAMED = 5
 

@@ -64,6 +64,8 @@ def recipe(config: Config, plates: Sequence[Plate]) -> str:
         settings["integrate"] = config.integrate.model_dump(exclude={"umap", "label"})
     if config.labels and config.maps_all_cells:
         settings["labels"] = config.labels
+    if config.annotate and config.maps_all_cells:
+        settings["annotate"] = config.annotate.model_dump(mode="json")
     return _json_line({"config": settings, "plates": plate_rows(config, plates)})
 
 

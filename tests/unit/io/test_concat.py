@@ -82,8 +82,8 @@ def test_equals_anndata_concat(tmp_path):
     assert_same_frame(actual.var, expected.var)
     assert list(actual.var.columns) == ["mt"]
     assert list(actual.obs["plate"].cat.categories) == ["b", "a", "c"]
-    # sorted, as those of each plate
-    assert list(actual.obs["line"].cat.categories) == ["line0", "line1", "line2", "shared"]
+    # in order of first appearance
+    assert list(actual.obs["line"].cat.categories) == ["line0", "shared", "line1", "line2"]
     assert facts == {
         "n_cells": 77,
         "n_genes": 40,

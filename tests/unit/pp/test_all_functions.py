@@ -15,9 +15,8 @@ from scipy import sparse
 
 import scatlas as sa
 from scatlas.compute.threads import use_threads
-from scatlas.matrix import hvg_pearson
-from scatlas.tl import _rank_logreg
-from tests.conftest import to_dense
+from scatlas.matrix import hvg_pearson, logistic
+from tests.conftest import annotate, simulate, to_dense
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:zero-centering a sparse",
@@ -141,7 +140,7 @@ def test_neither_blocks_nor_threads_nor_the_storage_show(
     name, make_adata, block_loads, monkeypatch
 ):
     monkeypatch.setattr(hvg_pearson, "_GENES_AT_ONCE", 7)
-    monkeypatch.setattr(_rank_logreg, "_WORK_OF_ONE_THREAD", 1)
+    monkeypatch.setattr(logistic, "_WORK_OF_ONE_THREAD", 1)
     call, kinds, all_storages = ALIKE[name]
     for kind in kinds:
         x = matrix(kind)
@@ -221,6 +220,8 @@ PASSES = {
     "score_genes_cell_cycle": lambda a: sa.tl.score_genes_cell_cycle(
         a, s_genes=GENES[:3], g2m_genes=GENES[2:], n_bins=5
     ),
+    "train_annotator": lambda a: sa.tl.train_annotator(a, "batch"),
+    "annotate": lambda a: sa.tl.annotate(a, sa.tl.train_annotator(annotate(simulate()), "batch")),
     "rank_genes_groups": lambda a: sa.tl.rank_genes_groups(a, "batch", pts=True),
     "rank_genes_groups wilcoxon": lambda a: sa.tl.rank_genes_groups(a, "batch", method="wilcoxon"),
     **{

@@ -14,7 +14,7 @@ from scipy import sparse
 
 import scatlas as sa
 from scatlas.kernels.ranking import logreg_cpu
-from scatlas.tl import _rank_logreg
+from scatlas.matrix import logistic
 
 KEY = "rank_genes_groups"
 
@@ -175,7 +175,7 @@ def test_passes(dask_type, counts, make_adata, block_loads, monkeypatch, caplog)
         for budget, kept in ((10**6, True), (1000, False), (0, False)):
             block_loads.reset()
             caplog.clear()
-            monkeypatch.setattr(_rank_logreg, "memory_budget", lambda x, n=budget: n)
+            monkeypatch.setattr(logistic, "memory_budget", lambda x, n=budget: n)
             adata = marked(make_adata, dask_type(x))
             sa.tl.rank_genes_groups_logreg(adata, "batch", groups=groups)
             evaluations = int(caplog.text.partition("logreg: ")[2].split()[0])
@@ -191,7 +191,7 @@ def test_passes(dask_type, counts, make_adata, block_loads, monkeypatch, caplog)
 
 
 def test_a_matrix_in_memory_is_not_copied(counts, make_adata, monkeypatch):
-    monkeypatch.setattr(_rank_logreg, "memory_budget", lambda x: pytest.fail("asked"))
+    monkeypatch.setattr(logistic, "memory_budget", lambda x: pytest.fail("asked"))
     for x in (logged(counts), sparse.csr_matrix(logged(counts))):
         sa.tl.rank_genes_groups_logreg(marked(make_adata, x), "batch")
 

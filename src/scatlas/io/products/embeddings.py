@@ -155,7 +155,8 @@ def write_columns(
         create_group(partial, {**DICT, **attributes})
         create_group(partial / "obs", DICT)
         for name, values in columns.items():
-            target, codes = Target("number", np.dtype(np.float64)), values
+            small = values.dtype == np.float32
+            target, codes = Target("number", np.dtype(np.float32 if small else np.float64)), values
             if isinstance(values, pd.Categorical):
                 target = Target.categorical(np.asarray(values.categories, dtype=object))
                 codes = values.codes

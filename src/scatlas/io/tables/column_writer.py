@@ -48,8 +48,7 @@ class Target:
         """Find the narrowest kind that holds all columns without loss.
 
         Numbers take NumPy's common dtype, or text where floats with gaps lose digits above 2^53;
-        categories unite in order of first appearance, or sorted as on each plate; all else is text,
-        or categories with gaps.
+        categories unite in order of first appearance; all else is text, or categories with gaps.
         """
         kinds = {column.kind for column in columns}
         found: list[str] = sorted(kinds)
@@ -96,12 +95,7 @@ class Target:
             if any(own.dtype.kind in "biuf" for own in each):
                 notes.append("numeric categories become text")
             found = dict.fromkeys(label for own in each for label in own.astype(str).tolist())
-            # Lists that pandas sorted make the list that it would make of all cells. Plates of one
-            # value each have the order of the sheet.
-            lists = [own.tolist() for own in each]
-            is_sorted = not notes and any(own[1:] for own in lists)
-            is_sorted &= all(own == sorted(own) for own in lists)
-            labels = np.array(sorted(found) if is_sorted else [*found], object)
+            labels = np.array([*found], object)
         if any(column.ordered for column in columns):
             notes.append("the order of the categories differs and is dropped")
         return cls.categorical(labels, note=", ".join(notes))

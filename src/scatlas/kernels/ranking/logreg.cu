@@ -57,6 +57,29 @@ __device__ inline double residuals(double* raw, int n_columns, int code, double 
   return (log(all) + highest - of_class) * weight;
 }
 
+// Scores of one row, by all lanes of a warp, into `raw`.
+template <class Rows>
+__device__ void scores_of(
+  const Rows& rows, int64 row, int64 n_genes, int n_columns, int width, const double* coef,
+  double* raw
+) {
+  const int column = lane() % width, part = lane() / width, parts = 32 / width;
+  const int64 start = rows.start(row), stop = rows.stop(row);
+  for (int first = 0; first < n_columns; first += width) {
+    const int c = first + column;
+    double sum = 0.0;
+    if (c < n_columns) {
+      if (part == 0) sum = load(coef + n_genes * n_columns + c);
+      for (int64 at = start + part; at < stop; at += parts) {
+        const double v = double(rows.value(row, at));
+        if (v != 0.0) sum += v * load(coef + rows.gene(at) * n_columns + c);
+      }
+    }
+    for (int step = width; step < 32; step <<= 1) sum += __shfl_xor_sync(FULL, sum, step);
+    if (c < n_columns && part == 0) raw[c] = sum;
+  }
+}
+
 // coef and gradient [genes + 1, columns], the last row the intercepts; scales [genes + 1], powers
 // of two; scratch [warps, columns]. The gradient is in fixed point and summed in any order. `width`
 // is 32, or the power of two that is not below the number of columns.
@@ -72,19 +95,7 @@ __device__ void evaluate(
     const int code = codes[row];
     if (code < 0) continue;
     const int64 start = rows.start(row), stop = rows.stop(row);
-    for (int first = 0; first < n_columns; first += width) {
-      const int c = first + column;
-      double sum = 0.0;
-      if (c < n_columns) {
-        if (part == 0) sum = load(coef + n_genes * n_columns + c);
-        for (int64 at = start + part; at < stop; at += parts) {
-          const double v = double(rows.value(row, at));
-          if (v != 0.0) sum += v * load(coef + rows.gene(at) * n_columns + c);
-        }
-      }
-      for (int step = width; step < 32; step <<= 1) sum += __shfl_xor_sync(FULL, sum, step);
-      if (c < n_columns && part == 0) raw[c] = sum;
-    }
+    scores_of(rows, row, n_genes, n_columns, width, coef, raw);
     __syncwarp();
     const double loss = residuals(raw, n_columns, code, weights[code]);
     if (lane() == 0) losses[row] = loss;
@@ -127,4 +138,31 @@ template <class V> __global__ void evaluate_dense(
   evaluate(
     rows, n_rows, n_genes, codes, n_columns, width, coef, scales, weights, scratch, gradient, losses
   );
+}
+
+// scores [rows, columns], of coef [genes + 1, columns], the last row the intercepts.
+template <class Rows>
+__device__ void class_scores(
+  const Rows rows, int64 n_rows, int64 n_genes, int n_columns, int width, const double* coef,
+  double* scores
+) {
+  for (int64 row = first_warp(); row < n_rows; row += all_warps()) {
+    scores_of(rows, row, n_genes, n_columns, width, coef, scores + row * n_columns);
+  }
+}
+
+template <class V, class I> __global__ void class_scores_csr(
+  const V* data, const I* indices, const int64* indptr, int64 n_rows, int64 n_genes, int n_columns,
+  int width, const double* coef, double* scores
+) {
+  const Sparse<V, I> rows{data, indices, indptr};
+  class_scores(rows, n_rows, n_genes, n_columns, width, coef, scores);
+}
+
+template <class V> __global__ void class_scores_dense(
+  const V* x, int64 row_step, int64 gene_step, int64 n_rows, int64 n_genes, int n_columns,
+  int width, const double* coef, double* scores
+) {
+  const Dense<V> rows{x, row_step, gene_step, n_genes};
+  class_scores(rows, n_rows, n_genes, n_columns, width, coef, scores);
 }

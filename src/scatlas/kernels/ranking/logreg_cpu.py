@@ -77,20 +77,12 @@ def max_abs_per_gene(x: Block, codes: Ints) -> Floats:
 def loss_and_gradient(x: Block, codes: Ints, model: LogisticModel) -> LossAndGradient:
     """Loss and gradient of the rows of a block that have a class."""
     all_rows = _rows(x)
-    coef, codes = model.coef, codes.astype(np.int64)
-    n_columns = coef.shape[1]
-    if 1 < n_columns < _NARROW:
-        coef = np.zeros((coef.shape[0], _NARROW))
-        coef[:, :n_columns] = model.coef
-    score, n_tiles = _score_column if n_columns == 1 else _score_narrow, 1
-    if n_columns > _NARROW:
-        score, n_tiles = _score_wide, min(n_columns, -(-coef.nbytes // _TILE_BYTES))
-    coefs = [np.ascontiguousarray(tile) for tile in np.array_split(coef, n_tiles, axis=1)]
-    firsts = np.cumsum([0, *(tile.shape[1] for tile in coefs)], dtype=np.uint64)
+    codes, n_columns = codes.astype(np.int64), model.coef.shape[1]
+    score, coefs, firsts, width = _tiles(model.coef)
     shapes = [(tile.shape[0], min(tile.shape[1], n_columns)) for tile in coefs]
     gradients = [np.zeros(shape, dtype=np.int64) for shape in shapes]
     losses = np.zeros(x.shape[0])
-    scores = np.empty((max(1, _SCORES_AT_ONCE // coef.shape[1]), coef.shape[1]))
+    scores = np.empty((max(1, _SCORES_AT_ONCE // width), width))
     for first in range(0, x.shape[0], scores.shape[0]):
         own = slice(first, first + scores.shape[0])
         rows = all_rows._replace(indptr=all_rows.indptr[first : own.stop + 1])
@@ -101,6 +93,33 @@ def loss_and_gradient(x: Block, codes: Ints, model: LogisticModel) -> LossAndGra
             _add_residuals(rows, codes[own], scores, column, model.scales, gradient)
     gradient = gradients[0] if len(gradients) == 1 else np.concatenate(gradients, axis=1)
     return LossAndGradient(gradient, *exact_sum(losses))
+
+
+def class_scores(x: Block, coef: Floats) -> Floats:
+    """Scores ``[n_rows, n_columns]``: values times coefficients, and the intercepts, the last row
+    of `coef`; each in the order of a cell's genes.
+    """
+    rows, codes = _rows(x), np.zeros(x.shape[0], np.int64)
+    score, coefs, firsts, width = _tiles(coef)
+    scores = np.empty((x.shape[0], width))
+    for column, tile in zip(firsts, coefs, strict=False):
+        score(rows, codes, tile, column, scores)
+    return scores[:, : coef.shape[1]]
+
+
+def _tiles(coef: Floats) -> tuple[Any, list[Floats], Any, int]:
+    """Kernel of the scores, its coefficients some classes at a time, with the first class of each,
+    and the columns of the scores.
+    """
+    n_columns = coef.shape[1]
+    if 1 < n_columns < _NARROW:
+        coef = np.pad(coef, ((0, 0), (0, _NARROW - n_columns)))
+    score, n_tiles = _score_column if n_columns == 1 else _score_narrow, 1
+    if n_columns > _NARROW:
+        score, n_tiles = _score_wide, min(n_columns, -(-coef.nbytes // _TILE_BYTES))
+    coefs = [np.ascontiguousarray(tile) for tile in np.array_split(coef, n_tiles, axis=1)]
+    firsts = np.cumsum([0, *(tile.shape[1] for tile in coefs)], dtype=np.uint64)
+    return score, coefs, firsts, coef.shape[1]
 
 
 def merge(parts: Iterable[LossAndGradient]) -> LossAndGradient:

@@ -51,3 +51,17 @@ def loss_and_gradient(x: Block, codes: NDArray[np.int64], model: LogisticModel) 
     run = cuda.kernel("ranking/logreg", f"evaluate_{kind}", *types)
     run((n_blocks,), (cuda.THREADS,), args)
     return LossAndGradient(gradient, *exact_sum(losses.get()))
+
+
+def class_scores(x: Block, coef: NDArray[np.float64]) -> NDArray[np.float64]:
+    """As on the CPU; the result is in host memory."""
+    kind, types, block = cuda.rows_of(x)
+    n_rows, n_columns = int(x.shape[0]), coef.shape[1]
+    scores = cp.zeros((n_rows, n_columns), cp.float64)
+    width = min(32, 1 << (n_columns - 1).bit_length())
+    args = (
+        *(*block, np.int64(n_rows), np.int64(x.shape[1]), np.int32(n_columns), np.int32(width)),
+        *(cuda.as_float64(coef), scores),
+    )
+    cuda.kernel("ranking/logreg", f"class_scores_{kind}", *types)(*cuda.grid_of_warps(n_rows), args)
+    return scores.get()

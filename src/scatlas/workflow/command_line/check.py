@@ -18,8 +18,8 @@ from scatlas.io.tables.cell_names import SharedCells
 from scatlas.workflow.command_line import DONE, PROBLEM, Problem, say, say_json
 from scatlas.workflow.command_line.run import plan
 from scatlas.workflow.config.loading import read_project
-from scatlas.workflow.config.plate_sheet import WRITTEN_COLUMNS
-from scatlas.workflow.config.sections import Config
+from scatlas.workflow.config.plate_sheet import DEMO_FOLDER, WRITTEN_COLUMNS
+from scatlas.workflow.config.sections import Annotate, Config
 from scatlas.workflow.config.values import query_columns
 from scatlas.workflow.integrity import edited_results
 
@@ -103,6 +103,8 @@ class GeneAgreement:
         )
 
 
+# Below this share of shared genes labelled cells cannot name others.
+_MIN_SHARED = 0.1
 _TOTAL = re.compile(r"^total +(\d+)$", re.MULTILINE)
 
 
@@ -113,10 +115,11 @@ def check(config_file: Path, *, as_json: bool = False) -> int:
     """
     config, plates = read_project(config_file)
     named, not_used, bad_table = columns_of_labels(config)
+    named += config.annotate.columns if config.annotate else []
     cells, columns, genes = SharedCells(), AskedColumns(config, named), AskedGenes(config)
     problems = list(_problems_of_plates(config, plates, cells, columns, genes))
     errors, left_out = ([], problems) if config.plates.skips else (problems, [])
-    errors += bad_table
+    errors += [*bad_table, *_problems_of_types(config, plates, columns)]
     said = dict([*columns.sentences(), *genes.sentences(len(plates))])
     # A picture or score without its column is left out; other steps would end.
     notices = [text for text, key in said.items() if key in _LEFT_OUT]
@@ -171,6 +174,61 @@ def columns_of_labels(config: Config) -> tuple[list[str], list[str], list[Proble
     return [name for table in tables for name in table.columns], [*filter(None, problems)], []
 
 
+def _problems_of_types(
+    config: Config, plates: Sequence[Plate], asked: AskedColumns
+) -> Iterator[Problem]:
+    """What annotate names: files, obs columns, and genes that the first plate shares with them."""
+    wanted = config.annotate
+    if wanted is None or config.atlas:
+        return
+    for name in wanted.columns:
+        if plate := asked.first_with(name):
+            yield Problem(
+                f"annotate.key: plate {plate} has an obs column {name!r} already: give another "
+                "key, for example predicted_type",
+                plate,
+            )
+    for key in ("reference", "model"):
+        path = getattr(wanted, key)
+        if not path or path.startswith(DEMO_FOLDER):
+            continue
+        if not Path(path).exists():
+            yield Problem(f"annotate.{key}: {path} does not exist: correct it")
+        elif key == "reference":
+            try:
+                yield from _problems_of_reference(wanted, path, config, plates)
+            except ScatlasError as error:
+                yield Problem(str(error))
+
+
+def _problems_of_reference(
+    wanted: Annotate, path: str, config: Config, plates: Sequence[Plate]
+) -> Iterator[Problem]:
+    with find_source(path) as source:
+        there = list(source.table("obs").columns)
+    for name in [*wanted.label, *filter(None, (wanted.groups, wanted.ontology))]:
+        if name not in there:
+            close = get_close_matches(name, there, 1)
+            hint = f"did you mean {close[0]}? " if close else ""
+            yield Problem(
+                f"{path} has no obs column {name!r}, which annotate names; {hint}it has "
+                f"{', '.join(there) or 'none'}"
+            )
+    local = next((plate for plate in plates if not plate.is_remote and not config.plates.by), None)
+    if local is None or not Path(local.path).exists():
+        return
+    genes = gene_names(path, "X")
+    others = gene_names(local.path, local.counts or config.source.counts)
+    shared = genes.intersection(others).size
+    if shared < _MIN_SHARED * min(genes.size, others.size) and not config.qc.gene_names:
+        yield Problem(
+            f"{path} shares {shared:,} of its {genes.size:,} genes with plate {local.plate}: there "
+            f"is {str(genes[0])!r}, here {str(others[0])!r}: give labelled cells of this species "
+            "and of these names (symbols or ids)",
+            local.plate,
+        )
+
+
 def _doubtful_values(config: Config) -> list[str]:
     """Sentences on values that are allowed, but probably mean something else."""
     bound = config.qc.max_pct_mt
@@ -222,16 +280,23 @@ class AskedColumns:
             self._asked = {key: self._asked[key] for key in ("qc.filter", "qc.by", "doublets.by")}
         self._without: dict[tuple[str, str], list[tuple[str, list[str]]]] = {}
         self._n_plates = 0
+        self._first_with: dict[str, str] = {}
 
     def add(self, plate: Plate, columns: Collection[str]) -> None:
         """Compare the columns of a plate; a label of the plate sheet is a column of the atlas."""
         self._n_plates += 1
+        for name in {*columns, *plate.labels}:
+            self._first_with.setdefault(name, plate.plate)
         for key, (names, made) in self._asked.items():
             labels = {} if key in _OF_CELLS else plate.labels
             for name in names:
                 if name not in made and name not in columns and not labels.get(name):
                     lacking = self._without.setdefault((key, name), [])
                     lacking.append((plate.plate, list(columns)))
+
+    def first_with(self, column: str) -> str | None:
+        """First plate with a column, if any has it."""
+        return self._first_with.get(column)
 
     def sentences(self) -> Iterator[tuple[str, str]]:
         """One sentence for each column that plates lack, and the key that names it."""

@@ -38,12 +38,13 @@ def label(config_file: Path, out: Path | None) -> None:
         )
         out.rename(kept)
         say(f"{out} was written for other clusters: it is now {kept}")
-    shown = table.drop(columns=[CLUSTERING, _COLUMN]).astype(str)
+    column = column_of_names(config)
+    shown = table.drop(columns=[CLUSTERING, column]).astype(str)
     say_table([list(shown), *shown.to_numpy().tolist()])
     with atomic_path(out) as path:
         table.to_csv(path, sep="\t", index=False, lineterminator="\n")
     todo = "" if str(out) in (config.labels or []) else f", write labels: {out} into {config_file}"
-    say(f"wrote {out}: fill in its column {_COLUMN}{todo}, and give the command: scatlas run")
+    say(f"wrote {out}: fill in its column {column}{todo}, and give the command: scatlas run")
 
 
 def _is_of_cells(path: str) -> bool:
@@ -61,10 +62,13 @@ def table_of_clusters(config: Config) -> pd.DataFrame:
     if clusters is None:
         raise InputError(f"{folder}: there are no clusters yet: make them with scatlas run")
     sizes = pd.Series(clusters.sizes, clusters.names)
-    table = pd.DataFrame({CLUSTER: natsorted(clusters.names), _COLUMN: ""})
+    table = pd.DataFrame({CLUSTER: natsorted(clusters.names), column_of_names(config): ""})
     table["n_cells"] = table[CLUSTER].map(sizes)
     table["share"] = (100 * table["n_cells"] / max(1, sizes.sum())).map("{:.1f}%".format)
     table["markers"] = table[CLUSTER].map(first_markers(folder)).fillna("")
+    if config.annotate:
+        proposed, table["vote"] = (table[CLUSTER].map(part).fillna("") for part in votes(folder))
+        table[column_of_names(config)] = proposed
     return table.assign(**{CLUSTERING: clusters.digest})
 
 
@@ -75,6 +79,24 @@ def present_clusters(config: Config) -> Clusters | None:
     files = (folder / "subset.h5ad", folder / "embedding/leiden.h5ad")
     is_there = (cell_map / "zarr.json" if cell_map else files[1]).exists()
     return Clusters.read(cell_map, *files) if is_there else None
+
+
+def column_of_names(config: Config) -> str:
+    """Column to fill in, which must not be that of the types of cells (config: annotate)."""
+    return "cluster_name" if config.annotate and _COLUMN in config.annotate.columns else _COLUMN
+
+
+def votes(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Type of most cells of each cluster, alone and with its share; none without types."""
+    path = folder / "tables/annotation.tsv"
+    if not path.exists():
+        return {}, {}
+    table = pd.read_csv(path, sep="\t", dtype={BY: str}, keep_default_na=False)
+    first = table[table["source"] == table["source"].iloc[0]]
+    shares = " " + (100 * first["share"]).map("{:.0f}%".format)
+    words = first["name"] + shares.where(first["name"] != "", "")
+    names, said = (dict(zip(first[BY], part, strict=True)) for part in (first["name"], words))
+    return names, said
 
 
 def first_markers(folder: Path) -> dict[str, str]:

@@ -117,6 +117,68 @@ class Markers(Section):
     )
 
 
+LocalPath = Annotated[Text, AfterValidator(expand_home), AfterValidator(local_file)]
+
+
+class Annotate(Section):
+    """Types of cells by a classifier, which leaves cells without a type where it is not sure."""
+
+    reference: LocalPath | None = described(
+        None,
+        "Labelled cells to learn from: h5ad or Zarr with counts, or log1p of counts normalised to",
+        "10,000 per cell, of all measured genes in X. null: with label, the plates themselves.",
+        examples=["reference.h5ad"],
+    )
+    label: list[Text] = described(
+        [],
+        "The obs columns with the types, from the coarsest to the finest, such as [cell_type] or",
+        "[lineage, cell_type]. []: nothing is learnt, and model decides.",
+    )
+    groups: Text | None = described(
+        None,
+        "The obs column with donors or plates of the labelled cells: whole ones are held out, to",
+        "find how sure a type has to be. null: random cells are; of the plates, whole plates.",
+    )
+    ontology: Text | None = described(
+        None, "The obs column with Cell Ontology ids of the finest types. null: none."
+    )
+    model: LocalPath | None = described(
+        None,
+        "A CellTypist model (.pkl), or a model of scatlas (.h5ad). null: none.",
+        examples=["Immune_All_Low.pkl"],
+    )
+    key: Text = described(
+        "cell_type",
+        "The obs column of the types; further ones begin with its name. With a model beside",
+        "labelled cells, the model's answers have the name with _model.",
+    )
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The obs column by source, ``reference`` or ``model``; the first one decides."""
+        given = [*["reference"][: len(self.label)], *(["model"] if self.model else [])]
+        return {name: self.key if n == 0 else f"{self.key}_{name}" for n, name in enumerate(given)}
+
+    @property
+    def columns(self) -> list[str]:
+        """All obs columns that the cells get."""
+        names = []
+        for source, key in self.sources.items():
+            endings = ["probability", "runner_up", "vote"]
+            endings += [*self.label[:-1], *["ontology_term_id"][: bool(self.ontology)]] * (
+                source == "reference"
+            )
+            names += [key, *(f"{key}_{ending}" for ending in endings)]
+        return names
+
+    @model_validator(mode="after")
+    def _check_sources(self) -> Self:
+        if not self.sources:
+            what = "reference has no label" if self.reference else "it names no source of types"
+            raise ValueError(f"{what}: give label, the obs column of the types, or model")
+        return self
+
+
 class Doublets(Section):
     """Doublets: two cells with one barcode."""
 
@@ -311,6 +373,11 @@ class Config(Section):
         "column cell and obs columns to make (docs/after/names.md). null: none.",
         examples=[["labels.tsv"]],
     )
+    annotate: Annotate | None = described(
+        None,
+        "Also give each cell its type, learnt from labelled cells or by a CellTypist model, with",
+        "its probability (docs/after/cells.md). null: off.",
+    )
     by_gene: ByGene = described(
         ByGene(),
         "Also write the counts of the kept cells gene after gene, by_gene.zarr, for sa.get.gene",
@@ -399,6 +466,11 @@ class Config(Section):
         """Keys that are null by default and have a value."""
         fields = type(self).model_fields.items()
         return [key for key, field in fields if field.default is None and getattr(self, key)]
+
+    @property
+    def names_cells(self) -> bool:
+        """Whether the step ``labels`` gives cells obs columns: the user's, or types."""
+        return bool(self.labels or self.annotate)
 
     @property
     def harmony(self) -> Harmony | None:
