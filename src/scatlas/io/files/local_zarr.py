@@ -177,7 +177,8 @@ class LocalGroup:
         if self._nodes is not None:
             return self._nodes.get(key)
         file = self._root / key / "zarr.json"
-        return json.loads(file.read_bytes()) if file.is_file() else None
+        with reading(str(self._root), f"{key}/zarr.json"):
+            return json.loads(file.read_bytes()) if file.is_file() else None
 
     def _key_of(self, name: str) -> str:
         return f"{self._key}/{name}" if self._key else name
