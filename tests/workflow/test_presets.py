@@ -48,8 +48,12 @@ def jobs(n_plates: int) -> dict[str, int]:
     return dict.fromkeys(PLATE_RULES, n_plates) | dict.fromkeys((*ATLAS_RULES, "all"), 1)
 
 
+# The demo names the types of its cells by those of two further donors.
+TYPES = {"annotate": 4, "annotator": 1, "labels": 1}
+
+
 def test_the_demo_simulates_four_plates_and_makes_their_atlas(tmp_path: Path):
-    assert planned("demo", tmp_path) == jobs(4) | {"simulate": 4}
+    assert planned("demo", tmp_path) == jobs(4) | TYPES | {"simulate": 5}
 
 
 def test_the_demo_takes_plates_that_are_there(tmp_path: Path):
@@ -57,7 +61,8 @@ def test_the_demo_takes_plates_that_are_there(tmp_path: Path):
         path = tmp_path / f"resources/demo/plate{number}.h5ad"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    assert planned("demo", tmp_path) == jobs(4)
+    (path.parent / "labelled.h5ad").touch()
+    assert planned("demo", tmp_path) == jobs(4) | TYPES
 
 
 def test_tahoe_100m_is_fourteen_plates_and_one_atlas(tmp_path: Path):
@@ -100,7 +105,7 @@ def test_steps_on_demand_run_where_they_are_asked_for(tmp_path: Path):
     demo = tmp_path / "config/demo.yaml"
     asked = {"doublets": {}, "pseudobulk": {}, "integrate": {"key": ["plate"], "cells": "all"}}
     demo.write_text(yaml.safe_dump(yaml.safe_load(demo.read_text()) | asked))
-    per_plate = dict.fromkeys(("simulate", "doublets", "pseudobulk"), 4)
+    per_plate = dict.fromkeys(("doublets", "pseudobulk"), 4) | TYPES | {"simulate": 5}
     once = dict.fromkeys(("merge_pseudobulk", "harmony", "integrate"), 1)
     assert planned("demo", tmp_path) == jobs(4) | per_plate | once
 
@@ -111,7 +116,7 @@ def test_no_group_of_small_steps_waits_for_itself(tmp_path: Path):
     options = ("--profile", str(ROOT / "profiles/slurm"), "--nocolor")
     said = snakemake("--dry-run", *options, *("--configfile", "config/demo.yaml"), folder=tmp_path)
     plates = ("small_plates", "small_plates_selected", "small_plates_markers")
-    plates += ("small_plates_by_gene",)
+    plates += ("small_plates_by_gene", "small_plates_annotate")
     found = re.findall(r"Group job (\w+) ", said)
     assert sorted(found) == sorted([*plates, "small_atlas", "small_report"])
 
@@ -152,7 +157,7 @@ def test_every_rule_says_what_it_needs_and_where_it_reports(rule: str):
         assert parts["priority"] == "1"
     elif "{plate}" not in parts["log"] or rule in ("load", "select_genes", "group_sums"):
         assert "priority" not in parts
-    alone = ("simulate", "split", "consensus", "cell_groups", "explore", "publish")
+    alone = ("simulate", "split", "annotator", "consensus", "cell_groups", "explore", "publish")
     assert ("group" in parts) == (rule not in alone)
     assert parts["conda"] == '"../../envs/cpu.yaml"'
     assert (ROOT / "workflow/rules" / parts["conda"].strip('"')).resolve().is_file()

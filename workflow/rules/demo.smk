@@ -3,6 +3,10 @@
 # out: resources/demo/{plate}.h5ad, resources/demo/labelled.h5ad
 
 
+wildcard_constraints:
+    simulated=r"plate\d+|labelled",
+
+
 rule simulate:
     input:
         script=script("simulate"),
@@ -12,8 +16,6 @@ rule simulate:
         f"{DEMO_FOLDER}/logs/{{simulated}}.log",
     benchmark:
         f"{DEMO_FOLDER}/benchmarks/{{simulated}}.tsv"
-    wildcard_constraints:
-        simulated=r"plate\d+|labelled",
     retries: 2
     conda:
         "../../envs/cpu.yaml"

@@ -25,20 +25,19 @@ if TYPE_CHECKING:
 
 # Seconds between two looks whether Snakemake still runs.
 _SNAKEMAKE_INTERVAL = 1.0
-# Steps up to the last one of a plate that `warm_up` runs. A run that begins with another one, such
-# as names of clusters, has none of them: it waits for the imports alone, 3.1 of 4.7 processor s.
-_PLATE_STEPS = {"simulate", "split", "load", "qc_filter", "doublets", "normalize", "hvg"}
-_PLATE_STEPS |= {"consensus", "select_genes"}
+# A run that begins with one of these steps, such as names of clusters, has none of the plates' that
+# `warm_up` runs: it waits for the imports alone, 3.1 of 4.7 processor s.
+_LATE_STEPS = {"labels", "embedding", "atlas", "cell_groups", "markers", "report", "explore"}
 
 
 def main() -> None:
     """Serve at the socket, for a Snakemake whose first job is the script of the arguments."""
     number, snakemake_pid, script = sys.argv[1:]
     with socket.socket(fileno=int(number)) as listener:
-        if Path(script).stem in _PLATE_STEPS:
-            warm_up(Path(script).parent)
-        else:
+        if Path(script).stem in _LATE_STEPS:
             runpy.run_path(script)  # its imports
+        else:
+            warm_up(Path(script).parent)
         listener.listen(128)  # until now clients are refused, or wait on few cores
         serve(listener, int(snakemake_pid), run_script)
 

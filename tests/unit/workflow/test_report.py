@@ -465,6 +465,7 @@ def test_captions_are_sound_for_snakemake_too(path: Path) -> None:
     assert "{{" not in text
     shown = {"workflow", "umap", "clusters_by_plate", "settings", "versions"}
     shown |= {*FIGURES, *MANY, *TABLES, *OPTIONAL, *MARKERS}
+    shown |= {"annotation", "annotation_agreement", "annotation_by_plate", "annotation_genes"}
     assert path.stem in shown
     strict = {"halt_level": 2, "report_level": 5}
     for n_plates in (1, 31):

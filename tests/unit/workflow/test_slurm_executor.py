@@ -292,7 +292,7 @@ def test_a_queue_that_does_not_answer_starts_no_second_run(results: Path, monkey
 def test_status_names_jobs_that_do_not_begin_and_those_that_ended(
     results: Path, monkeypatch, capsys
 ):
-    project = SimpleNamespace(folder=str(results))
+    project = SimpleNamespace(folder=str(results), labels=None)
     monkeypatch.setattr(status, "read_project", lambda _: (project, []))
     monkeypatch.setattr(status, "plan", lambda *_: "output_file\trule\tplan\n")
     main(["status"])
