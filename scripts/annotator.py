@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from scatlas.io import open_tables, read_annotator, read_cells, read_matrix, wri
 from scatlas.io.products.celltypist_models import convert_celltypist
 from scatlas.matrix.train_annotator import train
 from scatlas.workflow import script
+from scatlas.workflow.annotation import check_columns
 from scatlas.workflow.config.cli_options import add_sections, read_section
 from scatlas.workflow.config.sections import Annotate
 
@@ -63,10 +63,10 @@ def main(argv: list[str] | None = None) -> None:
 def learned(options: Annotate, args: argparse.Namespace) -> Annotator:
     """A classifier of the labelled cells of a file, or of the plates."""
     *coarser, finest = options.label
-    wanted = [*options.label, *filter(None, (options.groups, options.ontology))]
+    wanted = options.columns_of_cells
     if options.reference:
         x, var = read_matrix(options.reference, **script.block_sizes(args))
-        obs, source = columns_of(Path(options.reference), wanted), f"{options.reference}: X"
+        obs, source = columns_of(Path(options.reference), options), f"{options.reference}: X"
     else:
         x, var, obs = cells_of_plates(args, wanted)
         source = "the plates"
@@ -84,18 +84,11 @@ def learned(options: Annotate, args: argparse.Namespace) -> Annotator:
     )
 
 
-def columns_of(path: Path, names: list[str]) -> pd.DataFrame:
+def columns_of(path: Path, options: Annotate) -> pd.DataFrame:
     """Columns of obs of the labelled cells."""
     with open_tables(path) as (obs, _):
-        for name in names:
-            if name not in obs.columns:
-                close = get_close_matches(name, list(obs.columns), 1)
-                hint = f"did you mean {close[0]}? " if close else ""
-                raise InputError(
-                    f"{path} has no obs column {name!r}, which annotate names; {hint}it has "
-                    f"{', '.join(obs.columns) or 'none'}"
-                )
-        return obs.read(names, index=False)
+        check_columns(str(path), options, list(obs.columns))
+        return obs.read(options.columns_of_cells, index=False)
 
 
 def cells_of_plates(

@@ -134,12 +134,7 @@ def rows_in(table: LabelTable, clusters: Clusters, merged: Path) -> np.ndarray:
     if not table.is_of_clusters:
         return rows_of_cells(table, merged)
     of_cluster = np.append(table.rows.index.get_indexer(clusters.names), -1)
-    rows = of_cluster[clusters.codes]
-    if clusters.rows is None:
-        return rows
-    all_rows = np.full(open_store(merged)["X"].attrs["shape"][0], -1)
-    all_rows[clusters.rows] = rows
-    return all_rows
+    return of_cluster[clusters.of_cells(open_store(merged)["X"].attrs["shape"][0])]
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 # Fewer shared genes, or a smaller share of the model's, are another species or other names.
-_MIN_GENES, _MIN_SHARE = 20, 0.1
+_MIN_GENES, MIN_SHARE = 20, 0.1
 # Normalised values of a cell sum to 10,000, with the rounding of float32.
 _SUM_TOLERANCE = 1e-3
 _NO_LABEL = -1
@@ -68,7 +68,7 @@ def shared_genes(annotator: Annotator, names: pd.Index, source: str) -> SharedGe
     positions = pd.Index(annotator.genes.astype(str)).get_indexer(names)
     rows = np.flatnonzero((positions >= 0) & ~names.duplicated())
     n_shared, n_genes = rows.size, annotator.genes.size
-    if n_shared < min(_MIN_GENES, n_genes) or n_shared < _MIN_SHARE * n_genes:
+    if n_shared < min(_MIN_GENES, n_genes) or n_shared < MIN_SHARE * n_genes:
         raise InputError(
             f"{source}: {n_shared:,} of the {n_genes:,} genes of the model are among its "
             f"{len(names):,}: the model has {str(annotator.genes[0])!r}, the cells {names[0]!r}: "

@@ -104,7 +104,7 @@ def train(
     tuned = rank < max(_MIN_CELLS, _MAX_TUNED // sizes.size)
     centre = mean / scale
     strength, scores, losses = _tune(scaled, np.where(tuned, codes, -1), folds, centre)
-    coef = _fit(scaled, codes, strength, centre)
+    coef = _fit(scaled, codes, sizes.size, strength, centre)
     annotator = Annotator(
         all_labels,
         names[genes].to_numpy(),
@@ -235,7 +235,7 @@ def _mean_and_sd(
 
 
 def _fit(
-    x: Any, codes: NDArray[np.int64], strength: float, centre: NDArray[np.float64]
+    x: Any, codes: NDArray[np.int64], n_labels: int, strength: float, centre: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Coefficients ``[n_genes + 1, n_labels]``; of labels without a cell 0 and -infinity."""
     present, inverse = np.unique(codes[codes >= 0], return_inverse=True)
@@ -253,7 +253,7 @@ def _fit(
     )
     if coef.shape[1] == 1:
         coef = np.hstack([-coef, coef]) / 2
-    out = np.zeros((coef.shape[0], int(codes.max()) + 1))
+    out = np.zeros((coef.shape[0], n_labels))
     out[-1] = -np.inf
     out[:, present] = coef
     return out
@@ -274,7 +274,7 @@ def _tune(
     for strength in _STRENGTHS:
         scores = np.zeros((codes.size, sizes.size))
         for fold in np.unique(folds[used]):
-            coef = _fit(x, np.where(folds == fold, -1, codes), strength, centre)
+            coef = _fit(x, np.where(folds == fold, -1, codes), sizes.size, strength, centre)
             own = np.flatnonzero(used & (folds == fold))
             part = kernels_for("counts.select", x).select_rows(x, own)
             scores[own] = kernels.class_scores(part, np.nan_to_num(coef, neginf=-1e9))

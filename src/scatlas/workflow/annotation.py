@@ -5,14 +5,22 @@ cells, and tables of clusters, plates and the agreement of two classifiers.
 from __future__ import annotations
 
 from dataclasses import fields
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from natsort import natsorted
 
+from scatlas.errors import InputError
 from scatlas.io import atomic_path, read_annotator, read_cells
-from scatlas.matrix.annotate import Answers, annotate_values, columns_of_answers, vote
+from scatlas.matrix.annotate import (
+    Answers,
+    annotate_values,
+    categorical,
+    columns_of_answers,
+    vote,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -21,12 +29,25 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from scatlas.io.products.annotators import Annotator
+    from scatlas.workflow.config.sections import Annotate
     from scatlas.workflow.labels import Clusters
 
 # What is stored of a cell; its margin and fit have decided its level.
 _STORED = ("codes", "level", "best", "runner_up", "probability")
 UNKNOWN = "unknown"
 _N_GENES = 10
+
+
+def check_columns(path: str, wanted: Annotate, there: list[str]) -> None:
+    """Refuse labelled cells that lack an obs column."""
+    for name in wanted.columns_of_cells:
+        if name not in there:
+            close = get_close_matches(name, there, 1)
+            hint = f"did you mean {close[0]}? " if close else ""
+            raise InputError(
+                f"{path} has no obs column {name!r}, which annotate names; {hint}it has "
+                f"{', '.join(there) or 'none'}"
+            )
 
 
 def names_for(annotator: Annotator, var: pd.DataFrame, gene_names: str | None) -> pd.Index:
@@ -89,7 +110,9 @@ def join_annotations(
         columns |= columns_of_answers(answers, annotator, name)
         votes = votes_of(answers, annotator, clusters)
         by_cluster.append(votes.assign(source=source))
-        columns[f"{name}_vote"] = _of_clusters(votes["name"], clusters, answers.codes.size)
+        of_cells = clusters.of_cells(answers.codes.size)
+        won = votes.set_index("leiden")["name"].reindex(clusters.names).replace("", None)
+        columns[f"{name}_vote"] = categorical(of_cells, won.to_numpy(object))
         by_plate.append(_shares_by_plate(columns[name], tables).assign(source=source))
         genes.append(_first_genes(annotator).assign(source=source))
         cells[name] = pd.Series(columns[name])
@@ -141,19 +164,6 @@ def _first_genes(annotator: Annotator) -> pd.DataFrame:
     order = np.argsort(-annotator.coef, axis=1, kind="stable")[:, :_N_GENES]
     names = annotator.genes[order]
     return pd.DataFrame({"name": annotator.labels, "genes": [" ".join(row) for row in names]})
-
-
-def _of_clusters(names: pd.Series, clusters: Clusters, n_cells: int) -> pd.Categorical:
-    """The vote of each cell's cluster, in the order of the table; missing where there is none."""
-    by_name = dict(zip(natsorted(clusters.names), names, strict=True))
-    categories = sorted({name for name in names if name})
-    position = {name: number for number, name in enumerate(categories)}
-    numbers = [position.get(by_name[name], -1) for name in clusters.names]
-    codes = np.array([*numbers, -1])[clusters.codes]
-    if clusters.rows is not None:
-        sampled, codes = codes, np.full(n_cells, -1)
-        codes[clusters.rows] = sampled
-    return pd.Categorical.from_codes(codes, categories)
 
 
 def _shares_by_plate(cells: Any, tables: Mapping[str, Path]) -> pd.DataFrame:

@@ -164,6 +164,12 @@ class Clusters:
             values = read_elem(file[f"obs/{BY}"])
             return cls([*values.categories], values.codes, sample["obs"][ATLAS_ROW][:])
 
+    def of_cells(self, n_cells: int) -> NDArray[np.int64]:
+        """Number of the cluster of each cell of the atlas, -1 for none."""
+        numbers = np.full(n_cells, -1)
+        numbers[slice(None) if self.rows is None else self.rows] = self.codes
+        return numbers
+
     @property
     def sizes(self) -> NDArray[np.int64]:
         """Cells of each cluster."""

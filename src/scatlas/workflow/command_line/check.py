@@ -103,8 +103,6 @@ class GeneAgreement:
         )
 
 
-# Below this share of shared genes labelled cells cannot name others.
-_MIN_SHARED = 0.1
 _TOTAL = re.compile(r"^total +(\d+)$", re.MULTILINE)
 
 
@@ -204,23 +202,19 @@ def _problems_of_types(
 def _problems_of_reference(
     wanted: Annotate, path: str, config: Config, plates: Sequence[Plate]
 ) -> Iterator[Problem]:
+    from scatlas.matrix.annotate import MIN_SHARE  # pandas
+    from scatlas.workflow.annotation import check_columns
+
     with find_source(path) as source:
         there = list(source.table("obs").columns)
-    for name in [*wanted.label, *filter(None, (wanted.groups, wanted.ontology))]:
-        if name not in there:
-            close = get_close_matches(name, there, 1)
-            hint = f"did you mean {close[0]}? " if close else ""
-            yield Problem(
-                f"{path} has no obs column {name!r}, which annotate names; {hint}it has "
-                f"{', '.join(there) or 'none'}"
-            )
+    check_columns(path, wanted, there)
     local = next((plate for plate in plates if not plate.is_remote and not config.plates.by), None)
     if local is None or not Path(local.path).exists():
         return
     genes = gene_names(path, "X")
     others = gene_names(local.path, local.counts or config.source.counts)
     shared = genes.intersection(others).size
-    if shared < _MIN_SHARED * min(genes.size, others.size) and not config.qc.gene_names:
+    if shared < MIN_SHARE * min(genes.size, others.size) and not config.qc.gene_names:
         yield Problem(
             f"{path} shares {shared:,} of its {genes.size:,} genes with plate {local.plate}: there "
             f"is {str(genes[0])!r}, here {str(others[0])!r}: give labelled cells of this species "

@@ -160,6 +160,11 @@ class Annotate(Section):
         return {name: self.key if n == 0 else f"{self.key}_{name}" for n, name in enumerate(given)}
 
     @property
+    def columns_of_cells(self) -> list[str]:
+        """obs columns that the labelled cells need."""
+        return [*self.label, *filter(None, (self.groups, self.ontology))]
+
+    @property
     def columns(self) -> list[str]:
         """All obs columns that the cells get."""
         names = []
