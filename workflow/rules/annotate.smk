@@ -3,7 +3,6 @@
 # out: annotator/{reference,model}.h5ad, plates/{plate}/annotation.parquet; labels.smk joins them
 #
 # Another map or other clusters change nothing here. Classifiers of files know no plate.
-LEARNS_FROM_PLATES = bool(CONFIG.annotate.label) and not CONFIG.annotate.reference
 KEPT_MANIFESTS = f"{OUT}/manifests/{LAST_CELL_FILTER}/{{plate}}.json"
 PATHS_OF_CELLS = []
 for key in ("reference", "model"):
@@ -12,16 +11,6 @@ for key in ("reference", "model"):
             raise WorkflowError(f"annotate.{key}: {path} does not exist: correct it")
         is_demo = path.startswith(DEMO_FOLDER)
         PATHS_OF_CELLS.append(path if is_demo else local_source(path))
-
-
-def labelled_plates(wildcards):
-    """Options with the plates and their kept cells, if these are learnt from."""
-    if not LEARNS_FROM_PLATES:
-        return ""
-    stores = each(f"{OUT}/plates/{{plate}}/counts.zarr", options=True)
-    kept = each(f"{OUT}/plates/{{plate}}/{KEPT_CELLS}", options=True)
-    words = ["--stores", *stores(wildcards), "--qc", *kept(wildcards)]
-    return shlex.join([*words, "--labels", labels_option(wildcards)])
 
 
 rule annotator:

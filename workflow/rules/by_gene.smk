@@ -4,23 +4,6 @@
 #
 # Another map or other clusters change nothing here. With all genes, neither do the atlas's genes.
 
-# Values of all plates up to which the copy has all genes, if by_gene.genes is auto.
-MAX_VALUES_OF_ALL_GENES = 2_000_000_000
-
-
-def genes_by_gene(wildcards):
-    """The atlas's genes, if the copy has only these; with auto, the checkpoint knows the plates."""
-    choice = CONFIG.by_gene.genes
-    if choice == "all":
-        return []
-    genes = consensus_genes(wildcards)
-    if choice == "auto":
-        manifests = each(f"{OUT}/manifests/load/{{plate}}.json")(wildcards)
-        texts = (Path(with_prefix(path)).read_text("utf-8") for path in manifests)
-        n_values = (json.loads(text)["n_values"] for text in texts)
-        return [] if sum(n_values) <= MAX_VALUES_OF_ALL_GENES else genes
-    return genes
-
 
 rule by_gene:
     input:

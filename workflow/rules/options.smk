@@ -11,7 +11,7 @@ DEVICE_OPTIONS = (
 )
 STEP_TAIL = (
     " --manifest {output.manifest:q} --threads {threads} --attempt {resources.attempt}"
-    " 2>&1 | tee {log:q} | awk '/^error: /{{next}} {{print; fflush()}}'"
+    " 2>&1 | tee {log:q} | awk ' /^error: /{{next}} {{print; fflush()}}'"
 )
 
 
@@ -117,6 +117,9 @@ ANNOTATORS = {
     source: f"{OUT}/annotator/{source}.h5ad"
     for source in (CONFIG.annotate.sources if CONFIG.annotate else ())
 }
+LEARNS_FROM_PLATES = bool(
+    CONFIG.annotate and CONFIG.annotate.label and not CONFIG.annotate.reference
+)
 ANNOTATORS_OPTION = shlex.join(
     [
         "--annotators",
@@ -217,6 +220,16 @@ def by_gene_option(wildcards, input):
     )
 
 
+def labelled_plates(wildcards):
+    """Options with the plates and their kept cells, if these are learnt from."""
+    if not LEARNS_FROM_PLATES:
+        return ""
+    stores = each(f"{OUT}/plates/{{plate}}/counts.zarr", options=True)
+    kept = each(f"{OUT}/plates/{{plate}}/{KEPT_CELLS}", options=True)
+    words = ["--stores", *stores(wildcards), "--qc", *kept(wildcards)]
+    return shlex.join([*words, "--labels", labels_option(wildcards)])
+
+
 def annotations_option(wildcards):
     """Types of the cells of all plates, their classifiers, and the columns that they become."""
     if not CONFIG.annotate:
@@ -267,3 +280,21 @@ def digest_of_labels(wildcards):
     manifest = Path(checkpoints.cell_groups.get().output.manifest)
     # The manifest of an earlier run may lack a new plate.
     return json.loads(manifest.read_text("utf-8"))["plates"].get(wildcards.plate, "")
+
+
+# Values of all plates up to which the copy has all genes, if by_gene.genes is auto.
+MAX_VALUES_OF_ALL_GENES = 2_000_000_000
+
+
+def genes_by_gene(wildcards):
+    """The atlas's genes, if the copy has only these; with auto, the checkpoint knows the plates."""
+    choice = CONFIG.by_gene.genes
+    if choice == "all":
+        return []
+    genes = consensus_genes(wildcards)
+    if choice == "auto":
+        manifests = each(f"{OUT}/manifests/load/{{plate}}.json")(wildcards)
+        texts = (Path(with_prefix(path)).read_text("utf-8") for path in manifests)
+        n_values = (json.loads(text)["n_values"] for text in texts)
+        return [] if sum(n_values) <= MAX_VALUES_OF_ALL_GENES else genes
+    return genes
