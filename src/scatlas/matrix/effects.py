@@ -1,0 +1,391 @@
+"""Effects of conditions on genes: one linear model of all pseudobulks, its contrasts with a control.
+
+As limma's voom or limma-trend, with the contrasts fitted exactly. All sums are of one gene, so no
+bit depends on the blocks of genes or the threads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from scatlas.blocks.streaming import map_in_order
+from scatlas.errors import InputError
+from scatlas.matrix.effects_design import Design
+from scatlas.matrix.effects_moderation import Moderation, TrendLine, f_pvalues, lowess
+from scatlas.matrix.effects_scaling import (
+    LogScale,
+    Scaling,
+    filter_by_expr,
+    gene_blocks,
+    library_sizes,
+    scale_libraries,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.intp]
+    Floats = NDArray[np.float64]
+    # Values [genes, samples of the design], and weights of the same shape or [1, samples].
+    Values = Callable[[Design, Ints], tuple[Floats, Floats]]
+
+Method = Literal["voom", "trend"]
+_MAX_NAMED = 5
+
+
+class Part(NamedTuple):
+    """Genes that the same samples measure."""
+
+    genes: Ints
+    design: Design
+    informative: Design  # without the samples that residuals do not depend on
+
+
+class EffectsBlock(NamedTuple):
+    """Results of some genes; NaN where the samples with a value do not tell."""
+
+    genes: Ints
+    log2_fold_change: Floats  # [genes, conditions]
+    t: Floats  # [genes, conditions], moderated
+    f: Floats  # [genes]
+
+
+@dataclass(frozen=True)
+class LinearModel:
+    """Fits of all genes; contrasts of a block of genes are computed when they are read."""
+
+    parts: Sequence[Part]
+    values: Values
+    conditions: Ints  # compared with the control
+    moderation: Moderation
+    f_df: Ints  # [n_genes]: numerator of F
+
+    @classmethod
+    def fit(
+        cls, parts: Sequence[Part], values: Values, conditions: Ints, level: Floats | None = None
+    ) -> LinearModel:
+        """Fit the variances; with ``level [n_genes]`` their prior follows it."""
+        s2, df = variances(parts, values)
+        f_df = np.zeros(df.size, np.intp)
+        for part in parts:
+            f_df[part.genes] = part.design.rank - np.unique(part.design.blocks).size
+        if not (df > 0).any():
+            raise InputError(
+                "no condition has two pseudobulks in one block, so that nothing tells how much "
+                "replicates differ: add replicates of the control, or name fewer blocks"
+            )
+        return cls(parts, values, conditions, Moderation.fit(s2, df, level), f_df)
+
+    def blocks(self) -> Iterator[EffectsBlock]:
+        """Results, a block of genes after the other, by several threads."""
+        tasks = _blocks(self.parts)
+
+        def compute(i: int) -> EffectsBlock:
+            part, genes = tasks[i]
+            shape = (genes.size, self.conditions.size)
+            difference, t = np.full(shape, np.nan), np.full(shape, np.nan)
+            solution = part.design.solve(*self.values(part.design, genes))
+            explained, df = part.design.explained(solution)
+            at = np.flatnonzero(np.isin(self.conditions, part.design.compared()))
+            s2 = self.moderation.s2_post[genes]
+            if at.size:
+                own, unscaled = part.design.contrasts(solution, self.conditions[at])
+                difference[:, at] = own
+                t[:, at] = own / unscaled / np.sqrt(s2)[:, None]
+            return EffectsBlock(genes, difference, t, explained / max(df, 1) / s2)
+
+        return map_in_order(compute, len(tasks))
+
+
+@dataclass(frozen=True)
+class Effects:
+    """Effects of conditions on genes, in one group of cells."""
+
+    conditions: pd.DataFrame
+    """By condition: ``n_replicates``, ``n_controls`` (control samples in its blocks)."""
+    genes: pd.DataFrame
+    """By tested gene: ``mean_expression`` (log2 counts per million), ``df_residual``, ``df`` (that
+    p-values rest on), ``s2`` (variance of residuals), ``s2_post`` (moderated), ``F`` and
+    ``F_pvalue`` (of all conditions together)."""
+    samples: pd.DataFrame
+    """By pseudobulk used: ``condition``, ``library_size``, ``scaling_factor``."""
+    left_out: pd.DataFrame
+    """``condition``, ``sample`` (empty: all of the condition) and ``reason``."""
+    df_prior: float
+    log2_fold_change: NDArray[Any]  # [n_conditions, n_genes]
+    t: NDArray[Any]  # [n_conditions, n_genes]
+
+
+@dataclass(frozen=True)
+class EffectsFit:
+    """A fitted model of pseudobulks, whose effects are yet to be read."""
+
+    model: LinearModel
+    conditions: pd.DataFrame
+    genes: pd.DataFrame
+    samples: pd.DataFrame
+    left_out: pd.DataFrame
+
+    def to_memory(self, dtype: Any = np.float32) -> Effects:
+        """All effects; the arrays take twice the bytes of ``dtype`` per condition and gene."""
+        shape = len(self.conditions), len(self.genes)
+        difference, t, f = np.empty(shape, dtype), np.empty(shape, dtype), np.empty(shape[1])
+        for block in self.model.blocks():
+            difference[:, block.genes], t[:, block.genes] = block.log2_fold_change.T, block.t.T
+            f[block.genes] = block.f
+        moderation = self.model.moderation
+        genes = self.genes.assign(F=f, F_pvalue=f_pvalues(f, self.model.f_df, moderation.df_total))
+        df_prior = moderation.df_prior
+        return Effects(
+            self.conditions, genes, self.samples, self.left_out, df_prior, difference, t
+        )
+
+
+def fit_effects(
+    counts: NDArray[Any],
+    samples: pd.DataFrame,
+    genes: pd.Index,
+    *,
+    control: str,
+    method: Method = "voom",
+    scaling: Scaling = "tmm",
+    min_count: float = 10.0,
+    min_total_count: float = 15.0,
+) -> EffectsFit:
+    """Fit the pseudobulks of one group of cells.
+
+    Parameters
+    ----------
+    counts
+        Sums of counts ``[n_samples, n_genes]``; NaN where a sample does not measure a gene.
+    samples
+        Table of the pseudobulks: categorical ``condition``, and ``block`` if there are blocks.
+    genes
+        Names of the genes.
+    control
+        Condition that the others are compared with.
+    method, scaling, min_count, min_total_count
+        As for :func:`scatlas.tl.effects`.
+
+    Raises
+    ------
+    InputError
+        No control, replicate, gene or comparison remains.
+    """
+    counts, samples, left_out = _drop_empty(counts, samples)
+    sizes = library_sizes(counts)
+    smallest = int(samples["condition"].value_counts()[lambda n: n > 0].min()) if len(samples) else 0
+    kept = filter_by_expr(
+        counts, sizes, smallest, min_count=min_count, min_total_count=min_total_count
+    ) if smallest else np.zeros(genes.size, bool)
+    at = np.flatnonzero(kept)
+    if not at.size:
+        raise InputError(
+            f"no gene has {min_count:g} counts in enough of the {len(samples):,} pseudobulks: sum "
+            "more cells, or set a lower min_count"
+        )
+    counts, samples, more = _drop_empty(counts, samples, at)
+    left_out += more
+    libraries = scale_libraries(counts, at, scaling)
+    codes = samples["condition"].cat.codes.to_numpy(np.intp)
+    names = samples["condition"].cat.categories
+    blocks = np.zeros(codes.size, np.intp)
+    if "block" in samples:
+        blocks = pd.factorize(samples["block"])[0].astype(np.intp)
+    number = int(names.get_indexer([control])[0])
+    if not (codes == number).any():
+        raise InputError(f"no pseudobulk of the control {control!r} has counts")
+    parts = split_by_missing(_missing(counts, at), at.size, codes, blocks, number)
+    whole = Design.build(np.arange(codes.size), codes, blocks, number)
+    compared = whole.compared()
+    table = pd.DataFrame(
+        {
+            "n_replicates": np.bincount(codes, minlength=names.size)[compared],
+            "n_controls": [
+                np.count_nonzero((codes == number) & np.isin(blocks, blocks[codes == code]))
+                for code in compared
+            ],
+        },
+        index=names[compared].rename("condition"),
+    )
+    left_out += _without_control(samples, codes, compared, number)
+    if not compared.size:
+        raise InputError(
+            f"no condition is in a block with the control {control!r}: name another block or "
+            "control"
+        )
+    make = _voom if method == "voom" else _trend
+    values, mean, level = make(counts, at, parts, libraries.effective)
+    model = LinearModel.fit(parts, values, compared, level)
+    moderation = model.moderation
+    return EffectsFit(
+        model,
+        table,
+        pd.DataFrame(
+            {
+                "mean_expression": mean,
+                "df_residual": moderation.df_residual,
+                "df": moderation.df_total,
+                "s2": moderation.s2,
+                "s2_post": moderation.s2_post,
+            },
+            index=genes[at],
+        ),
+        samples.assign(library_size=libraries.sizes, scaling_factor=libraries.factors),
+        pd.DataFrame(left_out, columns=["condition", "sample", "reason"]),
+    )
+
+
+def variances(parts: Sequence[Part], values: Values) -> tuple[Floats, Floats]:
+    """Residual variance, NaN without degrees of freedom, and these, ``[n_genes]``."""
+    n_genes = sum(part.genes.size for part in parts)
+    s2, df = np.full(n_genes, np.nan), np.zeros(n_genes)
+    tasks = _blocks([part for part in parts if part.design.df])
+
+    def compute(i: int) -> Floats:
+        part, genes = tasks[i]
+        e, w = values(part.informative, genes)
+        return part.informative.residual_sum(e, w, part.informative.solve(e, w)) / part.design.df
+
+    for (part, genes), own in zip(tasks, map_in_order(compute, len(tasks)), strict=True):
+        s2[genes], df[genes] = own, part.design.df
+    return s2, df
+
+
+def split_by_missing(
+    missing: NDArray[np.bool_] | None, n_genes: int, conditions: Ints, blocks: Ints, control: int
+) -> list[Part]:
+    """Genes by their samples with a value, of ``missing [n_samples, n_genes]``."""
+    samples = np.arange(conditions.size)
+    if missing is None:
+        groups = [(np.arange(n_genes), samples)]
+    else:
+        packed = np.ascontiguousarray(np.packbits(missing, axis=0).T)
+        _, first, group = np.unique(packed, axis=0, return_index=True, return_inverse=True)
+        order = np.argsort(group, kind="stable")
+        sets = np.split(order, np.cumsum(np.bincount(group))[:-1])
+        groups = [(own, samples[~missing[:, i]]) for own, i in zip(sets, first, strict=True)]
+    parts = []
+    for genes, own in groups:
+        design = Design.build(own, conditions, blocks, control)
+        informative = design.samples[design.informative()]
+        parts.append(Part(genes, design, Design.build(informative, conditions, blocks, control)))
+    return parts
+
+
+def _blocks(parts: Sequence[Part]) -> list[tuple[Part, Ints]]:
+    return [
+        (part, genes)
+        for part in parts
+        if part.design.samples.size
+        for genes in gene_blocks(part.genes, part.design.values_per_gene)
+    ]
+
+
+def _missing(counts: NDArray[Any], genes: Ints) -> NDArray[np.bool_] | None:
+    if counts.dtype.kind != "f" or not any(np.isnan(row).any() for row in counts):
+        return None
+    return np.isnan(counts[:, genes])
+
+
+def _drop_empty(
+    counts: NDArray[Any], samples: pd.DataFrame, genes: Ints | slice = slice(None)
+) -> tuple[NDArray[Any], pd.DataFrame, list[tuple[str, str, str]]]:
+    """Without pseudobulks that have no counts: their logarithms would be the highest of all."""
+    full = library_sizes(counts, genes) > 0
+    if full.all():
+        return counts, samples, []
+    empty = samples[~full]
+    which = "it has no counts" if isinstance(genes, slice) else "it has no counts of tested genes"
+    rows = [(str(c), str(name), which) for name, c in empty["condition"].items()]
+    return counts[full], samples[full], rows
+
+
+def _without_control(
+    samples: pd.DataFrame, codes: Ints, compared: Ints, control: int
+) -> list[tuple[str, str, str]]:
+    """Conditions that cannot be compared with the control, with the reason."""
+    names = samples["condition"].cat.categories
+    rows = []
+    for code in range(names.size):
+        own = codes == code
+        if code == control or code in compared:
+            continue
+        if not own.any():
+            reason = "none of its pseudobulks has counts"
+        else:
+            blocks = list(dict.fromkeys(map(str, samples.loc[own, "block"])))
+            named = ", ".join(blocks[:_MAX_NAMED]) + (", ..." if len(blocks) > _MAX_NAMED else "")
+            reason = f"its blocks have no pseudobulk of the control: {named}"
+        rows.append((str(names[code]), "", reason))
+    return rows
+
+
+def _means(counts: NDArray[Any], genes: Ints, parts: Sequence[Part], scale: LogScale) -> Floats:
+    """Mean logarithm of each gene over its samples."""
+    mean = np.full(genes.size, np.nan)
+    tasks = _blocks(parts)
+
+    def compute(i: int) -> Floats:
+        part, own = tasks[i]
+        return scale.logs(counts, part.design.samples, genes[own]).mean(axis=1)
+
+    for (_, own), values in zip(tasks, map_in_order(compute, len(tasks)), strict=True):
+        mean[own] = values
+    return mean
+
+
+def _trend(
+    counts: NDArray[Any], genes: Ints, parts: Sequence[Part], effective: Floats
+) -> tuple[Values, Floats, Floats | None]:
+    """Logarithms with equal weights; the prior of the variances follows the mean."""
+    scale = LogScale.of_cpm(effective)
+    mean = _means(counts, genes, parts, scale)
+    return _equal_weights(counts, genes, scale), mean, mean
+
+
+def _equal_weights(counts: NDArray[Any], genes: Ints, scale: LogScale) -> Values:
+    def values(design: Design, own: Ints) -> tuple[Floats, Floats]:
+        e = scale.logs(counts, design.samples, genes[own])
+        return e, np.ones((1, design.samples.size))
+
+    return values
+
+
+def _voom(
+    counts: NDArray[Any], genes: Ints, parts: Sequence[Part], effective: Floats
+) -> tuple[Values, Floats, Floats | None]:
+    """Logarithms with weights by the trend of the standard deviation over the count (Law 2014)."""
+    scale = LogScale.of_voom(effective)
+    mean = _means(counts, genes, parts, scale)
+    s2, df = variances(parts, _equal_weights(counts, genes, scale))
+    count = mean.copy()
+    for part in parts:
+        count[part.genes] += scale.offset[part.design.samples].mean()
+    known = df > 0
+    line = voom_line(count[known], s2[known])
+
+    def values(design: Design, own: Ints) -> tuple[Floats, Floats]:
+        e = scale.logs(counts, design.samples, genes[own])
+        return e, voom_weights(line, design, e, scale.offset)
+
+    return values, mean, None
+
+
+def voom_line(count: Floats, s2: Floats) -> TrendLine:
+    """Root of the standard deviation by the mean logarithm of the count."""
+    return lowess(count, np.sqrt(np.sqrt(s2)))
+
+
+def voom_weights(line: TrendLine, design: Design, e: Floats, offset: Floats) -> Floats:
+    """Weight of each value, by the count that conditions and blocks predict."""
+    fitted = design.solve(e, np.ones((1, design.samples.size))).fitted
+    root = line(np.repeat(fitted, design.sizes, axis=1) + offset[design.samples])
+    root *= root
+    return 1 / (root * root)

@@ -1,0 +1,243 @@
+"""Variances of genes moderated by those of all genes, and the statistics that rest on them.
+
+Formulas of Smyth (Stat. Appl. Genet. Mol. Biol. 3:3, 2004), Law et al. (Genome Biol. 15:R29, 2014),
+Phipson et al. (Ann. Appl. Stat. 10:946, 2016) and Cleveland (J. Am. Stat. Assoc. 74:829, 1979).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+# Lowess: robust turns, the share of the range within which a line joins two fits, and the share of
+# the reach of a window within which weights are 1 and beyond which they are 0.
+_TURNS, _DELTA, _NEAR = 3, 0.01, 0.001
+# Variances are lifted to this share of their median where the prior is fitted.
+_LEAST_VARIANCE = 1e-5
+# Share of genes that a condition is expected to change, and bounds of the standard deviation of
+# their log fold changes, for the log-odds.
+_PROPORTION, _SD_OF_EFFECTS = 0.01, (0.1, 4.0)
+_INFINITE = 1e6
+
+
+@dataclass(frozen=True)
+class TrendLine:
+    """A line through points, constant beyond its ends."""
+
+    x: Floats
+    y: Floats
+
+    def __call__(self, x: Floats) -> Floats:
+        return np.interp(x, self.x, self.y)
+
+
+def lowess(x: Floats, y: Floats, span: float = 0.5) -> TrendLine:
+    """Robust local lines through points, as Cleveland's program."""
+    order = np.argsort(x, kind="stable")
+    x, y = x[order], y[order]
+    if x.size < 2:
+        return TrendLine(x, y)
+    n_near = max(2, min(x.size, int(span * x.size + 1e-7)))
+    at = _fitted_points(x)
+    # The nearest points of each: the window moves on while its left end is the farther one.
+    first = np.searchsorted(x[: x.size - n_near] + x[n_near:], 2 * x[at])
+    windows = [_window(x, i, left, left + n_near) for i, left in zip(at, first, strict=True)]
+    trust = np.ones(x.size)
+    for turn in range(_TURNS + 1):
+        fits = [_local_line(x, y, trust, i, *window) for i, window in zip(at, windows, strict=True)]
+        line = TrendLine(x[at], np.array(fits))
+        rest = np.abs(y - line(x))
+        scale = 6 * np.median(rest)
+        if turn == _TURNS or scale < 1e-7 * rest.mean():
+            break
+        trust = np.where(rest > _NEAR * scale, (1 - (rest / scale) ** 2) ** 2, 1.0)
+        trust[rest > (1 - _NEAR) * scale] = 0
+    return line
+
+
+def _fitted_points(x: Floats) -> NDArray[np.intp]:
+    """Positions, in ascending x, of the points that get a fit: the last within delta of each."""
+    delta, at = _DELTA * (x[-1] - x[0]), [0]
+    while True:
+        same = int(np.searchsorted(x, x[at[-1]], "right"))
+        if same >= x.size:
+            return np.array(at)
+        at.append(max(same, int(np.searchsorted(x, x[at[-1]] + delta, "right")) - 1))
+
+
+def _window(x: Floats, i: int, left: int, stop: int) -> tuple[slice, Floats, bool]:
+    """Points near one, their weights by distance, and whether all have its x."""
+    reach = max(x[i] - x[left], x[stop - 1] - x[i])
+    # Points beyond the window at the same distance count, too.
+    stop = max(stop, int(np.searchsorted(x, x[i] + (1 - _NEAR) * reach, "right")))
+    distance = np.abs(x[left:stop] - x[i])
+    weights = np.ones(distance.size)
+    if reach > 0:
+        weights = np.where(distance > _NEAR * reach, (1 - (distance / reach) ** 3) ** 3, 1.0)
+    weights[distance > (1 - _NEAR) * reach] = 0
+    return slice(left, stop), weights, reach <= 0
+
+
+def _local_line(
+    x: Floats, y: Floats, trust: Floats, i: int, near: slice, weights: Floats, is_flat: bool
+) -> float:
+    weights = weights * trust[near]
+    total = weights.sum()
+    if total <= 0:
+        return float(y[i])
+    weights /= total
+    centre = (weights * x[near]).sum()
+    spread = (weights * (x[near] - centre) ** 2).sum()
+    if not is_flat and np.sqrt(spread) > _NEAR * (x[-1] - x[0]):
+        weights *= 1 + (x[i] - centre) / spread * (x[near] - centre)
+    return float((weights * y[near]).sum())
+
+
+@dataclass(frozen=True)
+class Moderation:
+    """Variances of genes and the prior that moderates them; all but ``df_prior`` ``[n_genes]``."""
+
+    s2: Floats
+    df_residual: Floats
+    s2_prior: Floats
+    df_prior: float
+    s2_post: Floats
+    df_total: Floats  # at most the sum of all residual df
+
+    @classmethod
+    def fit(cls, s2: Floats, df: Floats, level: Floats | None = None) -> Moderation:
+        """Prior and posterior of variances with ``df`` degrees of freedom (0: no variance); with
+        ``level``, the prior follows the mean of the gene.
+        """
+        s2 = np.where(df > 0, s2, 0.0)
+        s2_prior, df_prior = _fit_prior(s2, df, level)
+        post = s2_prior if np.isinf(df_prior) else (df * s2 + df_prior * s2_prior) / (df + df_prior)
+        return cls(s2, df, s2_prior, df_prior, post, np.minimum(df + df_prior, df.sum()))
+
+
+def _fit_prior(s2: Floats, df: Floats, level: Floats | None) -> tuple[Floats, float]:
+    """Scale, by gene, and degrees of freedom of the F-distribution of variances, by the moments of
+    their logarithms (Smyth 2004, section 6.2).
+    """
+    from scipy.special import digamma, polygamma
+
+    known = df > 0
+    x, d = s2[known], df[known]
+    if x.size == 1:
+        return np.full(s2.size, x[0]), 0.0
+    x = np.maximum(x, _LEAST_VARIANCE * (np.median(x) or 1.0))
+    e = np.log(x) - digamma(d / 2) + np.log(d / 2)
+    mean, n_used = np.full(s2.size, e.mean()), 1
+    if level is not None and (curves := _natural_curves(level[known], level)).shape[1] > 1:
+        fit = np.linalg.lstsq(curves[known], e, rcond=None)[0]
+        mean, n_used = (curves * fit).sum(axis=1), curves.shape[1]
+    excess = ((e - mean[known]) ** 2).sum() / (x.size - n_used) - polygamma(1, d / 2).mean()
+    if excess > 0:
+        df_prior = 2 * _inverse_trigamma(excess)
+        return np.exp(mean + digamma(df_prior / 2) - np.log(df_prior / 2)), df_prior
+    return np.full(s2.size, x.mean()) if n_used == 1 else np.exp(mean), np.inf
+
+
+def _natural_curves(x: Floats, at: Floats) -> Floats:
+    """Natural cubic splines, ``[at.size, n]``, with knots at up to four quantiles of x, by their
+    values at the knots; straight beyond these.
+    """
+    from scipy.interpolate import CubicSpline
+
+    n = min(1 + (x.size >= 3) + (x.size >= 6) + (x.size >= 30), np.unique(x).size)
+    knots = np.unique(np.quantile(x, np.linspace(0, 1, n)))
+    if knots.size < 2:
+        return np.ones((at.size, 1))
+    curves = CubicSpline(knots, np.eye(knots.size), bc_type="natural")
+    inside = np.clip(at, knots[0], knots[-1])
+    return curves(inside) + curves(inside, 1) * (at - inside)[:, None]
+
+
+def _inverse_trigamma(x: float) -> float:
+    """Newton's steps for 1 / trigamma, which is nearly straight (Smyth 2004, appendix)."""
+    from scipy.special import polygamma
+
+    if x > 1e7:
+        return 1 / float(np.sqrt(x))
+    if x < 1e-6:
+        return 1 / x
+    y, step = 0.5 + 1 / x, 1.0
+    while abs(step) > 1e-8 * y:
+        trigamma = polygamma(1, y)
+        step = float(trigamma * (1 - trigamma / x) / polygamma(2, y))
+        y += step
+    return y
+
+
+def t_pvalues(t: NDArray[np.floating], df: Floats) -> Floats:
+    """Two-sided p-values of t."""
+    from scipy.special import stdtr
+
+    return 2 * stdtr(df, -np.abs(t, dtype=np.float64))
+
+
+def f_pvalues(f: Floats, df: int, df_total: Floats) -> Floats:
+    """P-values of F, on the same degrees of freedom as those of t."""
+    from scipy.special import fdtrc
+
+    return fdtrc(df, df_total, f)
+
+
+def n_discoveries(t: NDArray[np.floating], df: Floats, fdr: float = 0.05) -> int:
+    """Genes of one condition that Benjamini and Hochberg's rule keeps at a false discovery rate."""
+    from scipy.special import stdtrit
+
+    # Only p-values up to the rate can be among them, which few are: the others take the time.
+    tested = np.isfinite(t)
+    t, df = t[tested], df[tested]
+    candidates = np.abs(t) >= np.broadcast_to(stdtrit(df, 1 - fdr / 2) * (1 - 1e-6), t.shape)
+    p = np.sort(t_pvalues(t[candidates], df[candidates]))
+    passed = np.flatnonzero(p <= fdr * np.arange(1, p.size + 1) / t.size)
+    return int(passed[-1]) + 1 if passed.size else 0
+
+
+def log_odds(t: Floats, unscaled: Floats, df_total: Floats, moderation: Moderation) -> Floats:
+    """Log-odds B that a condition changes each gene, from its t and the standard deviation of its
+    difference in units of sigma (Smyth 2004, sections 5 and 6.3).
+    """
+    spread = _spread_of_effects(t, unscaled, df_total, float(np.median(moderation.s2_prior)))
+    ratio = (unscaled**2 + spread) / unscaled**2
+    squared = t**2
+    if moderation.df_prior > _INFINITE:
+        kernel = squared * (1 - 1 / ratio) / 2
+    else:
+        kernel = (1 + df_total) / 2 * np.log((squared + df_total) / (squared / ratio + df_total))
+    return np.log(_PROPORTION / (1 - _PROPORTION)) - np.log(ratio) / 2 + kernel
+
+
+def _spread_of_effects(t: Floats, unscaled: Floats, df_total: Floats, s2: float) -> float:
+    """Variance of the log fold changes that are not zero, in units of sigma squared, from the
+    largest t.
+    """
+    from scipy.special import stdtr, stdtrit
+
+    known = np.flatnonzero(np.isfinite(t))
+    size, df = np.abs(t[known]), df_total[known]
+    n = int(np.ceil(_PROPORTION / 2 * known.size))
+    if not n:
+        return np.nan
+    share = max(n / known.size, _PROPORTION)
+    top = df.max()
+    fewer = df < top
+    size[fewer] = -stdtrit(top, stdtr(df[fewer], -size[fewer]))
+    first = np.argsort(-size, kind="stable")[:n]
+    size, own = size[first], unscaled[known[first]] ** 2
+    null = 2 * stdtr(top, -size)
+    wanted = ((np.arange(n) + 0.5) / known.size - (1 - share) * null) / share
+    spread = np.zeros(n)
+    more = wanted > null
+    spread[more] = own[more] * ((size[more] / stdtrit(top, wanted[more] / 2)) ** 2 - 1)
+    low, high = np.array(_SD_OF_EFFECTS) ** 2 / s2
+    return float(np.clip(spread, low, high).mean())
