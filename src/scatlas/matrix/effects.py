@@ -53,7 +53,6 @@ class EffectsBlock(NamedTuple):
     genes: Ints
     log2_fold_change: Floats  # [genes, conditions]
     t: Floats  # [genes, conditions], moderated
-    f: Floats  # [genes]
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,6 @@ class LinearModel:
     values: Values
     conditions: Ints  # compared with the control
     moderation: Moderation
-    f_df: Ints  # [n_genes]: numerator of F
 
     @classmethod
     def fit(
@@ -72,15 +70,12 @@ class LinearModel:
     ) -> LinearModel:
         """Fit the variances; with ``level [n_genes]`` their prior follows it."""
         s2, df = variances(parts, values)
-        f_df = np.zeros(df.size, np.intp)
-        for part in parts:
-            f_df[part.genes] = part.design.rank - np.unique(part.design.blocks).size
         if not (df > 0).any():
             raise InputError(
                 "no condition has two pseudobulks in one block, so that nothing tells how much "
                 "replicates differ: add replicates of the control, or name fewer blocks"
             )
-        return cls(parts, values, conditions, Moderation.fit(s2, df, level), f_df)
+        return cls(parts, values, conditions, Moderation.fit(s2, df, level))
 
     def blocks(self) -> Iterator[EffectsBlock]:
         """Results, a block of genes after the other, by several threads."""
@@ -88,19 +83,38 @@ class LinearModel:
 
         def compute(i: int) -> EffectsBlock:
             part, genes = tasks[i]
-            shape = (genes.size, self.conditions.size)
-            difference, t = np.full(shape, np.nan), np.full(shape, np.nan)
+            there = np.isin(self.conditions, part.design.compared())
             solution = part.design.solve(*self.values(part.design, genes))
-            explained, df = part.design.explained(solution)
-            at = np.flatnonzero(np.isin(self.conditions, part.design.compared()))
-            s2 = self.moderation.s2_post[genes]
-            if at.size:
-                own, unscaled = part.design.contrasts(solution, self.conditions[at])
-                difference[:, at] = own
-                t[:, at] = own / unscaled / np.sqrt(s2)[:, None]
-            return EffectsBlock(genes, difference, t, explained / max(df, 1) / s2)
+            own, deviation = part.design.contrasts(solution, self.conditions[there])
+            deviation = deviation * np.sqrt(self.moderation.s2_post[genes])[:, None]
+            t = np.divide(own, deviation, out=deviation)
+            return EffectsBlock(genes, _spread(own, there), _spread(t, there))
 
         return map_in_order(compute, len(tasks))
+
+    def f_statistics(self) -> tuple[Floats, Floats]:
+        """F of all conditions together, and its p-values, ``[n_genes]``, in one more pass."""
+        f, df = np.full((2, self.moderation.s2.size), np.nan)
+        tasks = _blocks(self.parts)
+
+        def compute(i: int) -> tuple[Floats, int]:
+            part, genes = tasks[i]
+            return part.design.explained(part.design.solve(*self.values(part.design, genes)))
+
+        for (_, genes), own in zip(tasks, map_in_order(compute, len(tasks)), strict=True):
+            f[genes], df[genes] = own
+        f[df == 0] = np.nan
+        f /= df * self.moderation.s2_post
+        return f, f_pvalues(f, df, self.moderation.df_total)
+
+
+def _spread(values: Floats, there: NDArray[np.bool_]) -> Floats:
+    """Columns among those of conditions without a value, which have NaN."""
+    if there.all():
+        return values
+    out = np.full((len(values), there.size), np.nan)
+    out[:, there] = values
+    return out
 
 
 @dataclass(frozen=True)
@@ -111,8 +125,7 @@ class Effects:
     """By condition: ``n_replicates``, ``n_controls`` (control samples in its blocks)."""
     genes: pd.DataFrame
     """By tested gene: ``mean_expression`` (log2 counts per million), ``df_residual``, ``df`` (that
-    p-values rest on), ``s2`` (variance of residuals), ``s2_post`` (moderated), ``F`` and
-    ``F_pvalue`` (of all conditions together)."""
+    p-values rest on), ``s2`` (variance of residuals), ``s2_post`` (moderated)."""
     samples: pd.DataFrame
     """By pseudobulk used: ``condition``, ``library_size``, ``scaling_factor``."""
     left_out: pd.DataFrame
@@ -135,15 +148,12 @@ class EffectsFit:
     def to_memory(self, dtype: Any = np.float32) -> Effects:
         """All effects; the arrays take twice the bytes of ``dtype`` per condition and gene."""
         shape = len(self.conditions), len(self.genes)
-        difference, t, f = np.empty(shape, dtype), np.empty(shape, dtype), np.empty(shape[1])
+        difference, t = np.full(shape, np.nan, dtype), np.full(shape, np.nan, dtype)
         for block in self.model.blocks():
             difference[:, block.genes], t[:, block.genes] = block.log2_fold_change.T, block.t.T
-            f[block.genes] = block.f
-        moderation = self.model.moderation
-        genes = self.genes.assign(F=f, F_pvalue=f_pvalues(f, self.model.f_df, moderation.df_total))
-        df_prior = moderation.df_prior
+        df_prior = self.model.moderation.df_prior
         return Effects(
-            self.conditions, genes, self.samples, self.left_out, df_prior, difference, t
+            *(self.conditions, self.genes, self.samples, self.left_out, df_prior, difference, t)
         )
 
 
@@ -386,6 +396,8 @@ def voom_line(count: Floats, s2: Floats) -> TrendLine:
 def voom_weights(line: TrendLine, design: Design, e: Floats, offset: Floats) -> Floats:
     """Weight of each value, by the count that conditions and blocks predict."""
     fitted = design.solve(e, np.ones((1, design.samples.size))).fitted
-    root = line(np.repeat(fitted, design.sizes, axis=1) + offset[design.samples])
+    count = design.of_samples(fitted)
+    count += offset[design.samples]
+    root = line(count)
     root *= root
     return 1 / (root * root)

@@ -43,7 +43,7 @@ class Design:
     """Samples sorted by condition and block, and what a fit of any gene needs to know of them."""
 
     samples: Ints  # [n]: numbers of the samples in the order of the fit
-    starts: Ints  # [cells]: the first sample of each cell
+    sizes: Ints  # [cells]: samples of each cell, in descending order of sizes > 1
     conditions: Ints  # [cells]
     blocks: Ints  # [cells]
     control: int
@@ -59,11 +59,17 @@ class Design:
     @classmethod
     def build(cls, samples: Ints, conditions: Ints, blocks: Ints, control: int) -> Design:
         """The design of some samples; ``conditions`` and ``blocks`` are those of all samples."""
-        samples = samples[np.lexsort((blocks[samples], conditions[samples]))]
-        pairs = np.stack([conditions[samples], blocks[samples]])
-        starts = np.flatnonzero(np.r_[True, (pairs[:, 1:] != pairs[:, :-1]).any(axis=0)])
-        cell_conditions, cell_blocks = pairs[:, starts] if samples.size else pairs
-        starts = starts[: samples.size]
+        pairs, cell, sizes = np.unique(
+            np.stack([conditions[samples], blocks[samples]]),
+            axis=1,
+            return_inverse=True,
+            return_counts=True,
+        )
+        # Cells of several samples first.
+        order = np.argsort(sizes == 1, kind="stable")
+        samples = samples[np.lexsort((cell, sizes[cell] == 1))]
+        cell_conditions, cell_blocks = pairs[:, order]
+        sizes = sizes[order]
         names, n_cells = np.unique(cell_conditions, return_counts=True)
         linking = names[(n_cells > 1) | (names == control)]
         linking = np.r_[linking[linking == control], linking[linking != control]]
@@ -76,7 +82,7 @@ class Design:
         n_kept = linked_blocks.size if keeps_blocks else linking.size
         first, n_parts = _first_of_parts(*sides, n_kept)
         return cls(
-            *(samples, starts, cell_conditions, cell_blocks, control, linked, *sides),
+            *(samples, sizes, cell_conditions, cell_blocks, control, linked, *sides),
             *(keeps_blocks, linking, linked_blocks),
             free=np.setdiff1d(np.arange(n_kept), first),
             rank=names.size + linked_blocks.size - n_parts,
@@ -86,11 +92,6 @@ class Design:
     def df(self) -> int:
         """Residual degrees of freedom."""
         return self.samples.size - self.rank
-
-    @property
-    def sizes(self) -> Ints:
-        """Samples of each cell."""
-        return np.diff(np.r_[self.starts, self.samples.size])
 
     @property
     def values_per_gene(self) -> int:
@@ -115,8 +116,7 @@ class Design:
 
     def solve(self, values: Floats, weights: Floats) -> Solution:
         """Least squares of ``values [genes, n]`` with ``weights [genes, n]``, or ``[1, n]``."""
-        cell_weights = np.add.reduceat(weights, self.starts, axis=1)
-        means = np.add.reduceat(weights * values, self.starts, axis=1) / cell_weights
+        cell_weights, means = self._cells(values, weights)
         at = (slice(None), self.at_eliminated, self.at_kept)
         shape = self._sides()[::-1]
         table = np.zeros((len(weights), *shape))
@@ -142,8 +142,14 @@ class Design:
 
     def residual_sum(self, values: Floats, weights: Floats, solution: Solution) -> Floats:
         """Weighted sum of squared residuals of each gene."""
-        within = values - np.repeat(solution.means, self.sizes, axis=1)
+        within = values - self.of_samples(solution.means)
         return (weights * within**2).sum(axis=1) + self._between(solution)
+
+    def of_samples(self, cells: Floats) -> Floats:
+        """Values ``[genes, cells]`` for each sample."""
+        n = int(np.count_nonzero(self.sizes > 1))
+        several = np.repeat(cells[:, :n], self.sizes[:n], axis=1)
+        return np.concatenate([several, cells[:, n:]], axis=1)
 
     def explained(self, solution: Solution) -> tuple[Floats, int]:
         """Sum of squares by which conditions and blocks explain more than blocks, and its df."""
@@ -163,21 +169,20 @@ class Design:
         levels, variances = self._levels(solution)
         n = self.linked_blocks.size
         # A linked condition is compared by its effect; another by the control's level in its block.
-        none = self.starts.size
-        cell, level = np.full(conditions.size, none), np.empty(conditions.size, np.intp)
-        sign = np.ones(conditions.size)
-        for i, condition in enumerate(conditions):
-            linked = np.flatnonzero(self.linked_conditions == condition)
-            if linked.size:
-                level[i] = n + linked[0]
-            else:
-                cell[i] = np.flatnonzero(self.conditions == condition)[0]
-                level[i] = np.searchsorted(self.linked_blocks, self.blocks[cell[i]])
-                sign[i] = -1
-        means = np.pad(solution.means, ((0, 0), (0, 1)))
-        inverse_weights = np.pad(1 / solution.weights, ((0, 0), (0, 1)))
-        difference = means[:, cell] + sign * levels[:, level]
-        return difference, np.sqrt(inverse_weights[:, cell] + variances[:, level])
+        linked = np.isin(conditions, self.linked_conditions)
+        order = np.argsort(self.conditions, kind="stable")
+        cell = order[np.searchsorted(self.conditions[order], conditions)]
+        level = np.searchsorted(self.linked_blocks, self.blocks[cell])
+        position = np.argsort(self.linked_conditions)
+        level[linked] = n + position[
+            np.searchsorted(self.linked_conditions[position], conditions[linked])
+        ]
+        difference = solution.means[:, cell] - levels[:, level]
+        difference[:, linked] = levels[:, level[linked]]
+        variance = 1 / solution.weights[:, cell]
+        variance[:, linked] = 0
+        variance += variances[:, level]
+        return difference, np.sqrt(variance, out=variance)
 
     def _levels(self, solution: Solution) -> tuple[Floats, Floats]:
         """The control in each linked block, then each linked condition less the control: values
@@ -208,6 +213,21 @@ class Design:
         variances[:, plus == minus] = 0
         variances += (np.matmul(direction, solution.inverse) * direction).sum(axis=2)
         return values, variances
+
+    def _cells(self, values: Floats, weights: Floats) -> tuple[Floats, Floats]:
+        """Weights and weighted means of the cells."""
+        n = int(np.count_nonzero(self.sizes > 1))
+        starts = np.cumsum(self.sizes[:n]) - self.sizes[:n]
+        n_samples = int(self.sizes[:n].sum())
+        if not n:
+            return weights, values
+        sums = np.add.reduceat(weights[:, :n_samples], starts, axis=1)
+        means = weights[:, :n_samples] * values[:, :n_samples]
+        means = np.add.reduceat(means, starts, axis=1) / sums
+        return (
+            np.concatenate([sums, weights[:, n_samples:]], axis=1),
+            np.concatenate([means, values[:, n_samples:]], axis=1),
+        )
 
     def _between(self, solution: Solution) -> Floats:
         """Weighted squares of the linked cells' means less what the model fits."""

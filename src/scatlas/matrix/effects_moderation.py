@@ -183,7 +183,7 @@ def t_pvalues(t: NDArray[np.floating], df: Floats) -> Floats:
     return 2 * stdtr(df, -np.abs(t, dtype=np.float64))
 
 
-def f_pvalues(f: Floats, df: int, df_total: Floats) -> Floats:
+def f_pvalues(f: Floats, df: Floats, df_total: Floats) -> Floats:
     """P-values of F, on the same degrees of freedom as those of t."""
     from scipy.special import fdtrc
 
