@@ -11,6 +11,7 @@ from scatlas._util.imports import exports
 if TYPE_CHECKING:
     from scatlas.get._aggregate import aggregate as aggregate
     from scatlas.get._aggregate import aggregate_cells as aggregate_cells
+    from scatlas.get._effects import effects as effects
     from scatlas.get._gene import gene as gene
     from scatlas.get._gene import genes as genes
     from scatlas.get._move import X_to_CPU as X_to_CPU

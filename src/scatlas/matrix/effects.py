@@ -1,4 +1,4 @@
-"""Effects of conditions on genes: one linear model of all pseudobulks, its contrasts with a control.
+"""Effects of conditions on genes: one linear model of pseudobulks, its contrasts with a control.
 
 As limma's voom or limma-trend, with the contrasts fitted exactly. All sums are of one gene, so no
 bit depends on the blocks of genes or the threads.
@@ -7,7 +7,7 @@ bit depends on the blocks of genes or the threads.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     Values = Callable[[Design, Ints], tuple[Floats, Floats]]
 
 Method = Literal["voom", "trend"]
+METHODS = get_args(Method)
 _MAX_NAMED = 5
 
 
@@ -189,66 +190,69 @@ def fit_effects(
         No control, replicate, gene or comparison remains.
     """
     counts, samples, left_out = _drop_empty(counts, samples)
-    sizes = library_sizes(counts)
-    smallest = int(samples["condition"].value_counts()[lambda n: n > 0].min()) if len(samples) else 0
-    kept = filter_by_expr(
-        counts, sizes, smallest, min_count=min_count, min_total_count=min_total_count
-    ) if smallest else np.zeros(genes.size, bool)
-    at = np.flatnonzero(kept)
-    if not at.size:
-        raise InputError(
-            f"no gene has {min_count:g} counts in enough of the {len(samples):,} pseudobulks: sum "
-            "more cells, or set a lower min_count"
-        )
+    at = _tested(counts, samples["condition"], min_count, min_total_count)
     counts, samples, more = _drop_empty(counts, samples, at)
     left_out += more
     libraries = scale_libraries(counts, at, scaling)
-    codes = samples["condition"].cat.codes.to_numpy(np.intp)
     names = samples["condition"].cat.categories
+    codes = samples["condition"].cat.codes.to_numpy(np.intp)
     blocks = np.zeros(codes.size, np.intp)
     if "block" in samples:
         blocks = pd.factorize(samples["block"])[0].astype(np.intp)
     number = int(names.get_indexer([control])[0])
-    if not (codes == number).any():
-        raise InputError(f"no pseudobulk of the control {control!r} has counts")
-    parts = split_by_missing(_missing(counts, at), at.size, codes, blocks, number)
-    whole = Design.build(np.arange(codes.size), codes, blocks, number)
-    compared = whole.compared()
-    table = pd.DataFrame(
-        {
-            "n_replicates": np.bincount(codes, minlength=names.size)[compared],
-            "n_controls": [
-                np.count_nonzero((codes == number) & np.isin(blocks, blocks[codes == code]))
-                for code in compared
-            ],
-        },
-        index=names[compared].rename("condition"),
-    )
+    compared = Design.build(np.arange(codes.size), codes, blocks, number).compared()
     left_out += _without_control(samples, codes, compared, number)
     if not compared.size:
         raise InputError(
-            f"no condition is in a block with the control {control!r}: name another block or "
-            "control"
+            f"no condition has a pseudobulk in a block with the control {control!r} that has "
+            "counts, too: name another block or control"
         )
+    parts = split_by_missing(_missing(counts, at), at.size, codes, blocks, number)
     make = _voom if method == "voom" else _trend
     values, mean, level = make(counts, at, parts, libraries.effective)
     model = LinearModel.fit(parts, values, compared, level)
-    moderation = model.moderation
+    table = pd.DataFrame({"mean_expression": mean, **model.moderation.by_gene()}, index=genes[at])
     return EffectsFit(
         model,
+        _replicates(codes, blocks, compared, number).set_axis(names[compared]),
         table,
-        pd.DataFrame(
-            {
-                "mean_expression": mean,
-                "df_residual": moderation.df_residual,
-                "df": moderation.df_total,
-                "s2": moderation.s2,
-                "s2_post": moderation.s2_post,
-            },
-            index=genes[at],
-        ),
         samples.assign(library_size=libraries.sizes, scaling_factor=libraries.factors),
         pd.DataFrame(left_out, columns=["condition", "sample", "reason"]),
+    )
+
+
+def _tested(
+    counts: NDArray[Any], conditions: pd.Series, min_count: float, min_total_count: float
+) -> Ints:
+    """Genes with enough counts."""
+    at = np.empty(0, np.intp)
+    if len(conditions):
+        n_samples = conditions.value_counts()
+        smallest = float(n_samples[n_samples > 0].min())
+        sizes = library_sizes(counts)
+        at = np.flatnonzero(
+            filter_by_expr(
+                counts, sizes, smallest, min_count=min_count, min_total_count=min_total_count
+            )
+        )
+    if not at.size:
+        raise InputError(
+            f"no gene has {min_count:g} counts in enough of {len(conditions):,} pseudobulks: sum "
+            "more cells, or set a lower min_count"
+        )
+    return at
+
+
+def _replicates(codes: Ints, blocks: Ints, compared: Ints, control: int) -> pd.DataFrame:
+    """Samples of each condition that is compared, and those of the control in its blocks."""
+    controls = np.bincount(blocks[codes == control], minlength=int(blocks.max()) + 1)
+    own = np.unique(np.stack([codes, blocks]), axis=1)
+    n_controls = np.bincount(own[0], weights=controls[own[1]], minlength=int(codes.max()) + 1)
+    return pd.DataFrame(
+        {
+            "n_replicates": np.bincount(codes)[compared],
+            "n_controls": n_controls[compared].astype(np.int64),
+        }
     )
 
 
@@ -325,14 +329,12 @@ def _without_control(
     rows = []
     for code in range(names.size):
         own = codes == code
-        if code == control or code in compared:
+        if code == control or code in compared or not own.any():
             continue
-        if not own.any():
-            reason = "none of its pseudobulks has counts"
-        else:
-            blocks = list(dict.fromkeys(map(str, samples.loc[own, "block"])))
-            named = ", ".join(blocks[:_MAX_NAMED]) + (", ..." if len(blocks) > _MAX_NAMED else "")
-            reason = f"its blocks have no pseudobulk of the control: {named}"
+        blocks = ["all"] if "block" not in samples else samples.loc[own, "block"].astype(str)
+        blocks = list(dict.fromkeys(blocks))
+        named = ", ".join(blocks[:_MAX_NAMED]) + (", ..." if len(blocks) > _MAX_NAMED else "")
+        reason = f"its blocks have no pseudobulk of the control: {named}"
         rows.append((str(names[code]), "", reason))
     return rows
 

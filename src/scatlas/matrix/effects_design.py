@@ -43,7 +43,7 @@ class Design:
     """Samples sorted by condition and block, and what a fit of any gene needs to know of them."""
 
     samples: Ints  # [n]: numbers of the samples in the order of the fit
-    sizes: Ints  # [cells]: samples of each cell, in descending order of sizes > 1
+    sizes: Ints  # [cells]: samples of each; those of several come first
     conditions: Ints  # [cells]
     blocks: Ints  # [cells]
     control: int
@@ -78,14 +78,23 @@ class Design:
         order = np.argsort(linking)
         condition_at = order[np.searchsorted(linking[order], cell_conditions[linked])]
         keeps_blocks = linked_blocks.size < linking.size
-        sides = (block_at, condition_at) if keeps_blocks else (condition_at, block_at)
+        kept, eliminated = (block_at, condition_at) if keeps_blocks else (condition_at, block_at)
         n_kept = linked_blocks.size if keeps_blocks else linking.size
-        first, n_parts = _first_of_parts(*sides, n_kept)
+        first, n_parts = _first_of_parts(kept, eliminated, n_kept)
         return cls(
-            *(samples, sizes, cell_conditions, cell_blocks, control, linked, *sides),
-            *(keeps_blocks, linking, linked_blocks),
+            samples=samples,
+            sizes=sizes,
+            conditions=cell_conditions,
+            blocks=cell_blocks,
+            linked=linked,
+            at_kept=kept,
+            at_eliminated=eliminated,
+            keeps_blocks=keeps_blocks,
+            linked_conditions=linking,
+            linked_blocks=linked_blocks,
             free=np.setdiff1d(np.arange(n_kept), first),
             rank=names.size + linked_blocks.size - n_parts,
+            control=control,
         )
 
     @property
@@ -136,9 +145,7 @@ class Design:
         eliminated = centres - (shares * kept[:, None]).sum(axis=2)
         fitted = means.copy()
         fitted[:, self.linked] = kept[:, self.at_kept] + eliminated[:, self.at_eliminated]
-        return Solution(
-            cell_weights, means, fitted, kept, eliminated, inverse, shares, totals
-        )
+        return Solution(cell_weights, means, fitted, kept, eliminated, inverse, shares, totals)
 
     def residual_sum(self, values: Floats, weights: Floats, solution: Solution) -> Floats:
         """Weighted sum of squared residuals of each gene."""
@@ -174,9 +181,9 @@ class Design:
         cell = order[np.searchsorted(self.conditions[order], conditions)]
         level = np.searchsorted(self.linked_blocks, self.blocks[cell])
         position = np.argsort(self.linked_conditions)
-        level[linked] = n + position[
-            np.searchsorted(self.linked_conditions[position], conditions[linked])
-        ]
+        level[linked] = (
+            n + position[np.searchsorted(self.linked_conditions[position], conditions[linked])]
+        )
         difference = solution.means[:, cell] - levels[:, level]
         difference[:, linked] = levels[:, level[linked]]
         variance = 1 / solution.weights[:, cell]

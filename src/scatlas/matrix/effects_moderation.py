@@ -121,6 +121,15 @@ class Moderation:
         post = s2_prior if np.isinf(df_prior) else (df * s2 + df_prior * s2_prior) / (df + df_prior)
         return cls(s2, df, s2_prior, df_prior, post, np.minimum(df + df_prior, df.sum()))
 
+    def by_gene(self) -> dict[str, Floats]:
+        """Columns of a table of the genes."""
+        return {
+            "df_residual": self.df_residual,
+            "df": self.df_total,
+            "s2": self.s2,
+            "s2_post": self.s2_post,
+        }
+
 
 def _fit_prior(s2: Floats, df: Floats, level: Floats | None) -> tuple[Floats, float]:
     """Scale, by gene, and degrees of freedom of the F-distribution of variances, by the moments of

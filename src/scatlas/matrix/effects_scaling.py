@@ -6,7 +6,7 @@ Bioinformatics 11:94, 2010) and Chen et al. (F1000Research 5:1438, 2016), with i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Scaling = Literal["tmm", "upper_quartile", "none"]
+SCALINGS = get_args(Scaling)
 
 # Values of pseudobulks that are processed at once, per thread.
 BLOCK_VALUES = 2**17

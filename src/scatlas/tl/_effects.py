@@ -1,0 +1,301 @@
+"""Effects of drugs, guides or diseases on genes: ``sa.tl.effects``."""
+
+from __future__ import annotations
+
+import logging
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from scatlas import blocks, columns, elements
+from scatlas._util.numbers import check_positive, whole_number
+from scatlas.errors import InputError
+from scatlas.get import aggregate
+from scatlas.matrix.effects import METHODS, Effects, fit_effects
+from scatlas.matrix.effects_moderation import n_discoveries
+from scatlas.matrix.effects_scaling import SCALINGS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from anndata import AnnData
+    from numpy.typing import NDArray
+
+    from scatlas.matrix.effects import Method
+    from scatlas.matrix.effects_scaling import Scaling
+
+logger = logging.getLogger(__name__)
+_N_CELLS, _LAYER = "n_obs_aggregated", "sum"  # as sa.get.aggregate names them
+_FDR = 0.05
+# Texts that readers of tables take for a gap.
+_NO_NAMES = ("", "NA", "NaN", "nan", "None", "<NA>")
+
+
+@blocks.passes(1, "the sums of replicates")
+def effects(
+    adata: AnnData,
+    condition: str,
+    control: str,
+    *,
+    within: str | Sequence[str] | None = None,
+    replicate: str | None = None,
+    block: str | None = None,
+    method: Method = "voom",
+    scaling: Scaling = "tmm",
+    min_cells: int = 10,
+    min_count: float = 10.0,
+    min_total_count: float = 15.0,
+    layer: str | None = None,
+) -> AnnData:
+    """Compare every condition with the control, gene by gene, on sums of cells.
+
+    One linear model of all pseudobulks: logarithms of counts per million, an effect per condition
+    and one per block, variances moderated over the genes (limma's voom or trend). With blocks, a
+    condition is compared with the control of its own blocks. A condition with one pseudobulk
+    borrows its variance from those with several, often the control alone: ``df_residual`` says how
+    many degrees of freedom there are.
+
+    Parameters
+    ----------
+    adata
+        Counts of cells, if `replicate` is given: on the CPU or a GPU, in memory or Dask. Otherwise
+        each row is a pseudobulk; NaN for genes that it does not measure.
+    condition
+        Column of ``obs`` with drugs and doses, guides or diseases.
+    control
+        Its value that the others are compared with.
+    within
+        Column, or columns, such as cell lines or clusters: one model for each of their values. Rows
+        without a value are left out.
+    replicate
+        Column with the wells, animals or donors whose cells are summed.
+    block
+        Column with plates or batches, whose effects are removed.
+    method
+        ``"voom"``: each value has a weight, by the count that is expected. ``"trend"``: all have
+        the same, and the prior of the variances follows the mean; quicker, for pseudobulks of
+        similar size.
+    scaling
+        Factors of the library sizes: ``"tmm"``, ``"upper_quartile"`` or ``"none"``.
+    min_cells
+        Pseudobulks of fewer cells are left out, if ``obs`` has ``n_obs_aggregated`` or cells are
+        summed.
+    min_count, min_total_count
+        A gene is tested if as many pseudobulks as the smallest condition has have `min_count`
+        counts of it, in a library of median size, and all together `min_total_count` (edgeR's
+        ``filterByExpr``).
+    layer
+        Key of the layer with the counts; by default X, or ``"sum"`` where X is empty.
+
+    Returns
+    -------
+    AnnData ``[n_conditions, n_genes]``, with NaN where there is no value:
+
+    ``X``, float32
+        log2 fold changes.
+    ``layers['t']``, float32
+        Moderated t; :func:`scatlas.get.effects` derives p-values and false discovery rates.
+    ``obs``
+        The columns of `within` and `condition`, ``n_replicates``, ``n_controls`` (those in its
+        blocks), ``n_cells``, ``df_residual``, ``df_prior``, ``n_genes`` that were tested and
+        ``n_significant``, at a false discovery rate of 0.05, and ``model``, the column of varm.
+    ``varm['mean_expression']``, ``varm['df']``, float64 ``[n_genes, n_models]``
+        Mean log2 counts per million; degrees of freedom that p-values rest on.
+    ``uns['effects']``
+        The options; ``samples``, a table of the pseudobulks; ``left_out``, a table of conditions
+        and pseudobulks with the reason why they were.
+
+    Raises
+    ------
+    InputError
+        A column is missing or has gaps, the control is unknown, values are no counts, or no
+        group has replicates, genes and conditions that can be compared.
+
+    References
+    ----------
+    Law et al. 2014 (voom), Smyth 2004 (moderated t), Robinson and Oshlack 2010 (TMM). Contrasts are
+    fitted exactly, where limma's ``contrasts.fit`` is not with weights; ``docs/differences.md``.
+    """
+    _check_options(method, scaling, min_count, min_total_count)
+    within = [] if within is None else list(dict.fromkeys(columns.as_names(within, "within")))
+    names = {f"within {i}": name for i, name in enumerate(within)}
+    groups = [*names]
+    given = {"condition": condition, "block": block, "replicate": replicate}
+    names |= {option: name for option, name in given.items() if name is not None}
+    table = _labels(adata, names)
+    control = _known(str(control), table["condition"], condition)
+    counts, samples = _pseudobulks(adata, table, replicate is not None, layer)
+    samples, few = _drop_small(samples, whole_number(min_cells, "min_cells"))
+    options: dict[str, Any] = {"method": method, "scaling": scaling, "control": control}
+    options |= {"min_count": float(min_count), "min_total_count": float(min_total_count)}
+    models: list[tuple[tuple[str, ...], Effects]] = []
+    for key, own in _groups(samples, groups):
+        try:
+            fit = fit_effects(counts[own["row"].to_numpy()], own, adata.var_names, **options)
+        except InputError as error:
+            if not within:
+                raise
+            few.append((*key, "", "", str(error)))
+            logger.warning("no effects within %s: %s", ", ".join(key), error)
+            continue
+        models.append((key, fit.to_memory()))
+        few += [(*key, *row) for row in models[-1][1].left_out.itertuples(index=False)]
+    if not models:
+        raise InputError(
+            f"no value of {', '.join(within)} has effects of {condition}; the first: {few[-1][-1]}"
+        )
+    options |= {"condition": condition, **({"block": block} if block else {})}
+    left_out = pd.DataFrame(few, columns=[*within, "condition", "sample", "reason"], dtype=object)
+    return _as_anndata(models, adata.var_names, within, condition, options, left_out)
+
+
+def _check_options(method: Any, scaling: Any, min_count: Any, min_total_count: Any) -> None:
+    for value, name, known in ((method, "method", METHODS), (scaling, "scaling", SCALINGS)):
+        if value not in known:
+            raise InputError(f"{name}={value!r} is unknown: use one of {', '.join(known)}")
+    check_positive(min_count, "min_count")
+    check_positive(min_total_count, "min_total_count")
+
+
+def _labels(adata: AnnData, names: dict[str, str]) -> pd.DataFrame:
+    """Labels as texts, by option; those of ``within`` may have gaps."""
+    obs = elements.get_table(adata, "obs")
+    table = pd.DataFrame(index=obs.index)
+    for option, name in names.items():
+        columns.check_groups(columns.get_column(obs, name, option), option)
+        labels = columns.get_labels(obs, name, option).remove_unused_categories()
+        labels = labels.rename_categories([str(label) for label in labels.categories])
+        if bad := [label for label in labels.categories if label in _NO_NAMES]:
+            raise InputError(
+                f"obs[{name!r}] ({option}) has the label {bad[0]!r}, which tables read as a gap: "
+                "rename it"
+            )
+        gaps = int((labels.codes < 0).sum())
+        if gaps and not option.startswith("within"):
+            raise InputError(
+                f"obs[{name!r}] ({option}) has no value in {gaps:,} of {len(obs):,} rows: fill "
+                "them, or leave these rows out"
+            )
+        if gaps:
+            logger.warning("%d rows have no value of %s and are left out", gaps, name)
+        table[option] = pd.Categorical(labels)
+    return table
+
+
+def _known(control: str, labels: pd.Series, name: str) -> str:
+    """The control, if it is a label."""
+    there = list(labels.cat.categories)
+    if control not in there:
+        near = get_close_matches(control, there, 1) or there[:1]
+        raise InputError(f"obs[{name!r}] has no control {control!r}: try {', '.join(near)!r}")
+    return control
+
+
+def _pseudobulks(
+    adata: AnnData, table: pd.DataFrame, sums: bool, layer: str | None
+) -> tuple[NDArray[Any], pd.DataFrame]:
+    """Counts ``[n_samples, n_genes]``, and the labels of the samples with their row."""
+    if layer is None and adata.X is None and _LAYER in adata.layers:
+        layer = _LAYER
+    x = elements.get_matrix(adata, layer=layer)
+    if sums:
+        from anndata import AnnData as New
+
+        cells = New(x, obs=table, var=pd.DataFrame(index=adata.var_names))
+        summed = aggregate(cells, [*table], "sum")
+        x, table = summed.layers["sum"], summed.obs
+    else:
+        x = blocks.to_memory(x)
+        if _N_CELLS in adata.obs:
+            table[_N_CELLS] = columns.get_numbers(adata.obs, _N_CELLS, "min_cells")
+    x = blocks.on_host(x)
+    counts = x.toarray() if blocks.is_sparse(x) else np.asarray(x)
+    for name, row in zip(table.index, counts, strict=True):
+        if not ((row >= 0) & (row == np.floor(row)) | np.isnan(row)).all():
+            raise InputError(
+                f"row {name!r} of {'X' if layer is None else f'layers[{layer!r}]'} has values that "
+                "are no counts: name the layer with the counts"
+            )
+    return counts, table.assign(row=np.arange(len(table)))
+
+
+def _drop_small(
+    samples: pd.DataFrame, min_cells: int
+) -> tuple[pd.DataFrame, list[tuple[str, ...]]]:
+    if _N_CELLS not in samples:
+        return samples, []
+    small = samples[_N_CELLS] < min_cells
+    within = [name for name in samples if name.startswith("within")]
+    rows = [
+        (*map(str, own[within]), str(own["condition"]), str(name), f"{own[_N_CELLS]:,} cells")
+        for name, own in samples[small].iterrows()
+    ]
+    return samples[~small], rows
+
+
+def _groups(
+    samples: pd.DataFrame, groups: Sequence[str]
+) -> Iterable[tuple[tuple[str, ...], pd.DataFrame]]:
+    """Samples of each combination of labels that occurs, in the order of the categories."""
+    if not groups:
+        return [((), samples)]
+    return samples.groupby(list(groups), observed=True, sort=True)
+
+
+def _as_anndata(
+    models: Sequence[tuple[tuple[str, ...], Effects]],
+    genes: pd.Index,
+    within: Sequence[str],
+    condition: str,
+    options: dict[str, Any],
+    left_out: pd.DataFrame,
+) -> AnnData:
+    from anndata import AnnData
+    from anndata.utils import make_index_unique
+
+    n = sum(len(found.conditions) for _, found in models)
+    x, t = (np.full((n, genes.size), np.nan, np.float32) for _ in range(2))
+    mean, df = (np.full((genes.size, len(models)), np.nan) for _ in range(2))
+    obs, samples, first = [], [], 0
+    for i, (key, found) in enumerate(models):
+        at = genes.get_indexer(found.genes.index)
+        rows = slice(first, first := first + len(found.conditions))
+        x[rows, at], t[rows, at] = found.log2_fold_change, found.t
+        mean[at, i], df[at, i] = found.genes["mean_expression"], found.genes["df"]
+        group = dict(zip(within, key, strict=True))
+        obs.append(_table_of(found).assign(**group, model=i))
+        own = found.samples.drop(columns=["row", *(f"within {j}" for j in range(len(within)))])
+        samples.append(own.assign(**group))
+    table = pd.concat(obs)
+    table.insert(0, condition, table.index.to_numpy())
+    table = table[[*within, *table.columns.difference(within, sort=False)]]
+    for name in (*within, condition):
+        table[name] = pd.Categorical(table[name], table[name].unique())
+    names = ["_".join(row) for row in table[[*within, condition]].astype(str).to_numpy()]
+    table.index = make_index_unique(pd.Index(names, dtype=object))
+    uns = {**options, "samples": pd.concat(samples), "left_out": left_out}
+    return AnnData(
+        x,
+        obs=table,
+        var=pd.DataFrame(index=genes),
+        layers={"t": t},
+        varm={"mean_expression": mean, "df": df},
+        uns={"effects": uns},
+    )
+
+
+def _table_of(found: Effects) -> pd.DataFrame:
+    """The conditions of a model, with what they rest on and how many genes they change."""
+    df = found.genes["df"].to_numpy()
+    table = found.conditions.assign(
+        df_residual=float(found.genes["df_residual"].max()),
+        df_prior=found.df_prior,
+        n_genes=np.isfinite(found.t).sum(axis=1),
+        n_significant=[n_discoveries(row, df, _FDR) for row in found.t],
+    )
+    if _N_CELLS in found.samples:
+        cells = found.samples.groupby("condition", observed=True)[_N_CELLS].sum()
+        table.insert(2, "n_cells", cells[table.index].to_numpy())
+    return table
