@@ -22,6 +22,7 @@ from tests.workflow.runs import Project, errors
 
 pytestmark = pytest.mark.workflow
 SOURCES = {"reference": "cell_type", "model": "cell_type_model"}
+ABSENT = "TYPE_OF_NO_CELL"
 
 
 @pytest.fixture(scope="module")
@@ -40,18 +41,55 @@ def annotated(built: Project, tmp_path_factory: pytest.TempPathFactory) -> Proje
     sa.io.write_annotator(project.folder / "model.h5ad", model)
     cells = cells[cells.obs["cell_line"] != "SIM_0006"].copy()
     write(cells, project.folder / "cells.h5ad")
+    write_marker_table(project.folder / "genes.csv", cells)
     project.change(
         annotate={
             "reference": "cells.h5ad",
             "label": ["half", "cell_line"],
             "groups": "donor",
             "model": "model.h5ad",
+            "markers": "genes.csv",
         },
         markers={"by": ["cell_type"], "n_genes": 20},
         pseudobulk={"by": ["cell_type"]},
     )
     project.build()
     return project
+
+
+def write_marker_table(path: Path, cells: ad.AnnData) -> None:
+    """Genes that a type has much more often than every other one, and a type of no cell."""
+    table = pd.DataFrame(cells.X.toarray() > 0, columns=cells.var_names)
+    shares = table.groupby(cells.obs["cell_line"].astype(str).to_numpy()).mean()
+    rows = ["label,up,down"]
+    for name, own in shares.iterrows():
+        rest = shares.drop(index=name)
+        up, down = (own - rest.max()).nlargest(8).index, (rest.min() - own).nlargest(2).index
+        rows.append(f'{name},"{", ".join(up)}",{" ".join(down)}')
+    rows.append(f"{ABSENT},{' '.join(shares.sum().nsmallest(8).index)},")
+    path.write_text("\n".join(rows))
+
+
+def test_marker_genes_name_the_clusters_of_a_type(annotated: Project):
+    obs = ad.read_zarr(annotated.results / "atlas.zarr").obs
+    table = pd.read_csv(
+        annotated.results / "tables/annotation.tsv", sep="\t", dtype={"leiden": str}
+    ).query("source == 'markers'")
+    names = table.set_index("leiden")["name"]
+    truth = obs.groupby("leiden", observed=True)["cell_line"].agg(
+        lambda c: c.value_counts().idxmax()
+    )
+    pure = obs.groupby("leiden", observed=True)["cell_line"].agg(
+        lambda c: c.value_counts(normalize=True).iloc[0] > 0.9
+    )
+    known = truth[pure & (truth != "SIM_0006")].astype(str)
+    assert known.size >= 3
+    assert (names[known.index] == known).mean() >= 0.8
+    assert ABSENT not in names.to_list()
+    assert (table["score"].dropna() > 2).all()
+    of_cells = obs["cell_type_markers"].astype(object).fillna("").to_numpy()
+    assert (of_cells == names.fillna("")[obs["leiden"].astype(str)].to_numpy()).all()
+    assert names.isna().to_list() == (table["unknown"] == 1).to_list()
 
 
 def test_known_types_are_right_and_those_of_no_labelled_cell_unknown(annotated: Project):
@@ -106,7 +144,7 @@ def test_tables_count_each_cell_once(annotated: Project):
         assert plates["n_cells"].sum() == obs[key].isna().sum()
     agreement = tables["_agreement"]
     assert agreement["n_cells"].sum() == len(obs)
-    assert list(agreement) == ["cell_line", *SOURCES.values(), "n_cells"]
+    assert list(agreement) == ["cell_line", *SOURCES.values(), "cell_type_markers", "n_cells"]
     page = (results / "report.html").read_text()
     assert all(f'id="table-annotation{name}"' in page for name in tables)
     sample = ad.read_h5ad(results / "umap.h5ad").obs

@@ -186,17 +186,42 @@ def _problems_of_types(
                 "key, for example predicted_type",
                 plate,
             )
-    for key in ("reference", "model"):
+    for key in ("reference", "model", "markers"):
         path = getattr(wanted, key)
         if not path or path.startswith(DEMO_FOLDER):
             continue
         if not Path(path).exists():
             yield Problem(f"annotate.{key}: {path} does not exist: correct it")
-        elif key == "reference":
+        elif key != "model":
             try:
-                yield from _problems_of_reference(wanted, path, config, plates)
+                if key == "reference":
+                    yield from _problems_of_reference(wanted, path, config, plates)
+                else:
+                    yield from _problems_of_lists(path, config, plates)
             except ScatlasError as error:
                 yield Problem(str(error))
+
+
+def _problems_of_lists(path: str, config: Config, plates: Sequence[Plate]) -> Iterator[Problem]:
+    """A table of marker genes, and whether the first plate measures some of each type."""
+    from scatlas.matrix.annotate import shared_genes  # pandas
+    from scatlas.workflow.annotation import names_for, read_marker_lists
+
+    lists = read_marker_lists(Path(path))
+    local = next((plate for plate in plates if not plate.is_remote and not config.plates.by), None)
+    if local is None or not Path(local.path).exists():
+        return
+    with find_source(local.path) as source:
+        names = names_for(lists, source.table("var").read(), config.qc.gene_names)
+    there = shared_genes(lists, names, local.path).of_annotator
+    for name, row in zip(lists.labels, lists.coef, strict=True):
+        if not (row[there] > 0).any():
+            genes = ", ".join(lists.genes[row > 0][:5])
+            yield Problem(
+                f"{path}: plate {local.plate} measures no gene up of type {name!r} ({genes}): "
+                "correct the names, or remove its row",
+                local.plate,
+            )
 
 
 def _problems_of_reference(

@@ -147,16 +147,24 @@ class Annotate(Section):
         "A CellTypist model (.pkl), or a model of scatlas (.h5ad). null: none.",
         examples=["Immune_All_Low.pkl"],
     )
+    markers: LocalPath | None = described(
+        None,
+        "A table of marker genes (TSV or CSV) with the columns label, up and, if you like, down:",
+        "genes of a type that its cells have, or lack. They name clusters. null: none.",
+        examples=["marker_genes.tsv"],
+    )
     key: Text = described(
         "cell_type",
-        "The obs column of the types; further ones begin with its name. With a model beside",
-        "labelled cells, the model's answers have the name with _model.",
+        "The obs column of the types; further ones begin with its name. Of several sources the",
+        "first one has it, in the order labelled cells, model, markers; the others' columns have",
+        "the name with _model or _markers.",
     )
 
     @property
     def sources(self) -> dict[str, str]:
-        """The obs column by source, ``reference`` or ``model``; the first one decides."""
-        given = [*["reference"][: len(self.label)], *(["model"] if self.model else [])]
+        """The obs column by source: ``reference``, ``model``, ``markers``; the first decides."""
+        given = [*["reference"][: len(self.label)]]
+        given += [name for name in ("model", "markers") if getattr(self, name)]
         return {name: self.key if n == 0 else f"{self.key}_{name}" for n, name in enumerate(given)}
 
     @property
@@ -169,7 +177,7 @@ class Annotate(Section):
         """All obs columns that the cells get."""
         names = []
         for source, key in self.sources.items():
-            endings = ["probability", "runner_up", "vote"]
+            endings = ["probability", "runner_up", "vote"] * (source != "markers")
             endings += [*self.label[:-1], *["ontology_term_id"][: bool(self.ontology)]] * (
                 source == "reference"
             )
@@ -180,7 +188,7 @@ class Annotate(Section):
     def _check_sources(self) -> Self:
         if not self.sources:
             what = "reference has no label" if self.reference else "it names no source of types"
-            raise ValueError(f"{what}: give label, the obs column of the types, or model")
+            raise ValueError(f"{what}: give label, the obs column of the types, model or markers")
         return self
 
 
