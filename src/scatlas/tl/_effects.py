@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,24 +12,21 @@ from scatlas import blocks, columns, elements
 from scatlas._util.numbers import check_positive, whole_number
 from scatlas.errors import InputError
 from scatlas.get import aggregate
-from scatlas.matrix.effects import METHODS, Effects, fit_effects
-from scatlas.matrix.effects_moderation import n_discoveries
+from scatlas.matrix.effects import METHODS
+from scatlas.matrix.effects_groups import N_CELLS, drop_small, fit_groups, label_samples, table_of
 from scatlas.matrix.effects_scaling import SCALINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from anndata import AnnData
     from numpy.typing import NDArray
 
-    from scatlas.matrix.effects import Method
+    from scatlas.matrix.effects import Effects, Method
     from scatlas.matrix.effects_scaling import Scaling
 
 logger = logging.getLogger(__name__)
-_N_CELLS, _LAYER = "n_obs_aggregated", "sum"  # as sa.get.aggregate names them
-_FDR = 0.05
-# Texts that readers of tables take for a gap.
-_NO_NAMES = ("", "NA", "NaN", "nan", "None", "<NA>")
+_LAYER = "sum"  # as sa.get.aggregate names it
 
 
 @blocks.passes(1, "the sums of replicates")
@@ -120,28 +116,13 @@ def effects(
     """
     _check_options(method, scaling, min_count, min_total_count)
     within = [] if within is None else list(dict.fromkeys(columns.as_names(within, "within")))
-    names = {f"within {i}": name for i, name in enumerate(within)}
-    groups = [*names]
-    given = {"condition": condition, "block": block, "replicate": replicate}
-    names |= {option: name for option, name in given.items() if name is not None}
-    table = _labels(adata, names)
-    control = _known(str(control), table["condition"], condition)
+    obs = elements.get_table(adata, "obs")
+    table = label_samples(obs, condition, control, within, replicate, block)
     counts, samples = _pseudobulks(adata, table, replicate is not None, layer)
-    samples, few = _drop_small(samples, whole_number(min_cells, "min_cells"))
-    options: dict[str, Any] = {"method": method, "scaling": scaling, "control": control}
+    samples, few = drop_small(samples, whole_number(min_cells, "min_cells"))
+    options: dict[str, Any] = {"method": method, "scaling": scaling, "control": str(control)}
     options |= {"min_count": float(min_count), "min_total_count": float(min_total_count)}
-    models: list[tuple[tuple[str, ...], Effects]] = []
-    for key, own in _groups(samples, groups):
-        try:
-            fit = fit_effects(counts[own["row"].to_numpy()], own, adata.var_names, **options)
-        except InputError as error:
-            if not within:
-                raise
-            few.append((*key, "", "", str(error)))
-            logger.warning("no effects within %s: %s", ", ".join(key), error)
-            continue
-        models.append((key, fit.to_memory()))
-        few += [(*key, *row) for row in models[-1][1].left_out.itertuples(index=False)]
+    models = [*fit_groups(samples, counts.__getitem__, adata.var_names, few, **options)]
     if not models:
         raise InputError(
             f"no value of {', '.join(within)} has effects of {condition}; the first: {few[-1][-1]}"
@@ -159,40 +140,6 @@ def _check_options(method: Any, scaling: Any, min_count: Any, min_total_count: A
     check_positive(min_total_count, "min_total_count")
 
 
-def _labels(adata: AnnData, names: dict[str, str]) -> pd.DataFrame:
-    """Labels as texts, by option; those of ``within`` may have gaps."""
-    obs = elements.get_table(adata, "obs")
-    table = pd.DataFrame(index=obs.index)
-    for option, name in names.items():
-        columns.check_groups(columns.get_column(obs, name, option), option)
-        labels = columns.get_labels(obs, name, option).remove_unused_categories()
-        labels = labels.rename_categories([str(label) for label in labels.categories])
-        if bad := [label for label in labels.categories if label in _NO_NAMES]:
-            raise InputError(
-                f"obs[{name!r}] ({option}) has the label {bad[0]!r}, which tables read as a gap: "
-                "rename it"
-            )
-        gaps = int((labels.codes < 0).sum())
-        if gaps and not option.startswith("within"):
-            raise InputError(
-                f"obs[{name!r}] ({option}) has no value in {gaps:,} of {len(obs):,} rows: fill "
-                "them, or leave these rows out"
-            )
-        if gaps:
-            logger.warning("%d rows have no value of %s and are left out", gaps, name)
-        table[option] = pd.Categorical(labels)
-    return table
-
-
-def _known(control: str, labels: pd.Series, name: str) -> str:
-    """The control, if it is a label."""
-    there = list(labels.cat.categories)
-    if control not in there:
-        near = get_close_matches(control, there, 1) or there[:1]
-        raise InputError(f"obs[{name!r}] has no control {control!r}: try {', '.join(near)!r}")
-    return control
-
-
 def _pseudobulks(
     adata: AnnData, table: pd.DataFrame, sums: bool, layer: str | None
 ) -> tuple[NDArray[Any], pd.DataFrame]:
@@ -208,8 +155,8 @@ def _pseudobulks(
         x, table = summed.layers["sum"], summed.obs
     else:
         x = blocks.to_memory(x)
-        if _N_CELLS in adata.obs:
-            table[_N_CELLS] = columns.get_numbers(adata.obs, _N_CELLS, "min_cells")
+        if N_CELLS in adata.obs:
+            table[N_CELLS] = columns.get_numbers(adata.obs, N_CELLS, "min_cells")
     x = blocks.on_host(x)
     counts = x.toarray() if blocks.is_sparse(x) else np.asarray(x)
     for name, row in zip(table.index, counts, strict=True):
@@ -219,29 +166,6 @@ def _pseudobulks(
                 "are no counts: name the layer with the counts"
             )
     return counts, table.assign(row=np.arange(len(table)))
-
-
-def _drop_small(
-    samples: pd.DataFrame, min_cells: int
-) -> tuple[pd.DataFrame, list[tuple[str, ...]]]:
-    if _N_CELLS not in samples:
-        return samples, []
-    small = samples[_N_CELLS] < min_cells
-    within = [name for name in samples if name.startswith("within")]
-    rows = [
-        (*map(str, own[within]), str(own["condition"]), str(name), f"{own[_N_CELLS]:,} cells")
-        for name, own in samples[small].iterrows()
-    ]
-    return samples[~small], rows
-
-
-def _groups(
-    samples: pd.DataFrame, groups: Sequence[str]
-) -> Iterable[tuple[tuple[str, ...], pd.DataFrame]]:
-    """Samples of each combination of labels that occurs, in the order of the categories."""
-    if not groups:
-        return [((), samples)]
-    return samples.groupby(list(groups), observed=True, sort=True)
 
 
 def _as_anndata(
@@ -265,7 +189,7 @@ def _as_anndata(
         x[rows, at], t[rows, at] = found.log2_fold_change, found.t
         mean[at, i], df[at, i] = found.genes["mean_expression"], found.genes["df"]
         group = dict(zip(within, key, strict=True))
-        obs.append(_table_of(found).assign(**group, model=i))
+        obs.append(table_of(found).assign(**group, model=i))
         own = found.samples.drop(columns=["row", *(f"within {j}" for j in range(len(within)))])
         samples.append(own.assign(**group))
     table = pd.concat(obs)
@@ -284,18 +208,3 @@ def _as_anndata(
         varm={"mean_expression": mean, "df": df},
         uns={"effects": uns},
     )
-
-
-def _table_of(found: Effects) -> pd.DataFrame:
-    """The conditions of a model, with what they rest on and how many genes they change."""
-    df = found.genes["df"].to_numpy()
-    table = found.conditions.assign(
-        df_residual=float(found.genes["df_residual"].max()),
-        df_prior=found.df_prior,
-        n_genes=np.isfinite(found.t).sum(axis=1),
-        n_significant=[n_discoveries(row, df, _FDR) for row in found.t],
-    )
-    if _N_CELLS in found.samples:
-        cells = found.samples.groupby("condition", observed=True)[_N_CELLS].sum()
-        table.insert(2, "n_cells", cells[table.index].to_numpy())
-    return table

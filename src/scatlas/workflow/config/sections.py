@@ -94,6 +94,63 @@ class Pseudobulk(Section):
     )
 
 
+class Effects(Section):
+    """Effects of conditions, such as drugs, guides or diseases, on each gene."""
+
+    condition: Text = described(
+        "drug",
+        "The obs column with the conditions, which may be a label of the plate sheet.",
+    )
+    control: Text = described("DMSO_TF", "The condition that all others are compared with.")
+    within: list[Text] = described(
+        [],
+        "Columns such as [cell_line], [leiden] or [cell_type]: conditions are compared within each",
+        "of their values. []: all cells together.",
+    )
+    replicate: Text = described(
+        "plate",
+        "The column with the wells, animals or donors, whose cells are summed: they are what is",
+        "counted as repeated, not the cells.",
+    )
+    block: Text | None = described(
+        None,
+        "The column with plates or batches: a condition is compared with the controls of its own",
+        "ones. null: with all controls.",
+    )
+    method: Literal["voom", "trend"] = described(
+        "voom",
+        "voom: a weight for each sum, by its expected count. trend: equal weights, for sums of",
+        "similar size.",
+    )
+    min_cells: NonNegative = described(10, "Sums of fewer cells are left out.")
+    p_values: bool = described(
+        True,
+        "Also write standard errors, p-values and false discovery rates; without them the tables",
+        "take half the disk, and sa.get.effects derives them.",
+        strict=True,
+    )
+
+    @property
+    def columns(self) -> list[str]:
+        """Columns of the sums, which are made plate by plate."""
+        names = [*self.within, self.condition, self.replicate, self.block]
+        return [name for name in dict.fromkeys(names) if name and name != "plate"]
+
+    @model_validator(mode="after")
+    def _check_columns(self) -> Self:
+        named = [*self.within, self.condition, self.replicate]
+        if twice := next((name for name in named if named.count(name) > 1), None):
+            raise ValueError(
+                f"{twice!r} has two parts: give different columns for condition, within, replicate"
+            )
+        if self.block in {self.condition, self.replicate, *self.within}:
+            raise ValueError(
+                f"block is {self.block!r}, which is condition, within or replicate, too: name "
+                "another column, or null"
+            )
+        return self
+
+
 class Markers(Section):
     """Marker genes of groups of cells."""
 
@@ -402,6 +459,11 @@ class Config(Section):
         None,
         "Also sum the raw counts of the kept cells by plate and group, for all genes:",
         "pseudobulk.h5ad. null: off.",
+    )
+    effects: Effects | None = described(
+        None,
+        "Also compare conditions with their control, gene by gene, on sums of replicates: effects/",
+        "and effects.h5ad. null: off.",
     )
     integrate: Integrate | None = described(
         None,
