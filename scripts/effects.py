@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import h5py
 import pandas as pd
 from anndata.io import read_elem
-from scatlas.io.files.work_folder import work_folder
 
 from scatlas.columns import GeneRule
 from scatlas.errors import InputError
 from scatlas.io import atomic_path, merge_sums, open_tables
+from scatlas.io.files.atomic import work_folder
 from scatlas.io.files.hdf5_writing import create_hdf5
 from scatlas.matrix.effects_groups import drop_small, fit_groups, label_samples
 from scatlas.workflow import script
