@@ -234,7 +234,7 @@ def groups_option(by):
         return result("--groups", "cell_groups.h5")
 
     def labels(wildcards):
-        there = PLATES[wildcards.plate].labels
+        there = {**PLATES[wildcards.plate].labels, "plate": wildcards.plate}
         given = {name: there[name] for name in by if there.get(name)}
         return f"--labels {shlex.quote(json.dumps(given))}" if given else ""
 
