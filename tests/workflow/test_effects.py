@@ -1,4 +1,4 @@
-"""Effects of conditions in the workflow: those of the function, and again only for a changed plate."""
+"""Effects of conditions in the workflow: those of the function, and what runs them again."""
 
 from __future__ import annotations
 

@@ -377,18 +377,14 @@ class Controls:
 
     def notices(self) -> list[str]:
         """That plates without the control give no effects."""
-        if (
-            self._wanted is None
-            or self._wanted.block != "plate"
-            or not (self._with and self._without)
-        ):
+        wanted, n = self._wanted, len(self._without)
+        if wanted is None or wanted.block != "plate" or not (self._with and n):
             return []
-        return [
-            (
-                f"{len(self._without):,} plates have no cells of the control {self._wanted.control!r}, "
-                f"so that effects leaves out their conditions, the first is {self._without[0]}"
-            )
-        ]
+        text = (
+            f"{n:,} plates have no cells of the control {wanted.control!r}, so that effects leaves "
+            f"out their conditions; the first is {self._without[0]}"
+        )
+        return [text]
 
 
 class AskedGenes:
