@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import zlib
 from pathlib import Path
 
 import anndata as ad
@@ -12,11 +14,13 @@ import pytest
 import yaml
 
 import scatlas as sa
+from scatlas import pl
 from scatlas.datasets import simulate_plate, write_plate
 from scatlas.errors import ConfigError
 from scatlas.workflow.command_line.main import main
 from scatlas.workflow.config.loading import load
 from scatlas.workflow.config.sections import Annotate
+from scatlas.workflow.report._types import genes_in_atlas, means_by_type
 from tests.helpers.plates import write
 from tests.workflow.runs import Project, errors
 
@@ -108,12 +112,50 @@ def test_tables_count_each_cell_once(annotated: Project):
     assert agreement["n_cells"].sum() == len(obs)
     assert list(agreement) == ["cell_line", *SOURCES.values(), "n_cells"]
     page = (results / "report.html").read_text()
-    assert all(f'id="table-annotation{name}"' in page for name in tables)
+    assert all(f'id="table-annotation{name}"' in page for name in ("", "_agreement", "_genes"))
+    for figure in ("unknown_shares", "type_genes"):
+        drawn = {path.stem for path in (results / "figures" / figure).glob("*.png")}
+        assert drawn == set(SOURCES.values())
+        assert all(f'id="figure-{figure}-{key}"' in page for key in drawn)
     sample = ad.read_h5ad(results / "umap.h5ad").obs
     same = obs.loc[sample.index, "cell_type"].astype(object).fillna("")
     assert sample["cell_type"].astype(object).fillna("").tolist() == same.tolist()
     sums = ad.read_h5ad(results / "pseudobulk.h5ad").obs
     assert sums["n_obs_aggregated"].sum() == obs["cell_type"].notna().sum()
+
+
+def test_unknown_cells_are_no_type_and_shown_as_unknown(annotated: Project):
+    results = annotated.results
+    sample = ad.read_h5ad(results / "umap.h5ad")
+    genes = pd.read_csv(results / "tables/annotation_genes.tsv", sep="\t")
+    best = genes_in_atlas(genes[genes["source"] == "reference"], sample.var)
+    assert (best.groupby("group").size() <= 3).all()
+    first = genes.iloc[0]
+    known = [name for name in first["genes"].split() if name in sample.var_names]
+    assert best.loc[best["group"] == first["name"], "names"].tolist() == known[:3]
+    mean, share = means_by_type(sample.X, sample.obs, "cell_type", best)
+    types = sample.obs["cell_type"].astype(object).fillna("unknown")
+    values = sample.to_df()[mean.columns].groupby(types.to_numpy())
+    assert mean.index.tolist() == [*sample.obs["cell_type"].cat.categories, "unknown"]
+    np.testing.assert_allclose(mean, values.mean().loc[mean.index], rtol=1e-5)
+    has_counts = values.agg(lambda gene: (gene > 0).mean())
+    np.testing.assert_allclose(share, has_counts.loc[share.index], rtol=1e-6)
+    (column,) = (c for c in page_columns(results / "explore.html") if c["name"] == "cell_type")
+    assert column["no_value"] == "unknown"
+    assert "unknown" not in column["levels"]
+    obs = ad.read_zarr(results / "atlas.zarr").obs
+    assert "unknown" not in {
+        *obs["cell_type"].cat.categories,
+        *obs["cell_type_vote"].cat.categories,
+    }
+    legend = pl.umap(results / "atlas.zarr", "cell_type").axes[0].get_legend()
+    assert legend.get_texts()[-1].get_text() == "unknown"
+
+
+def page_columns(page: Path) -> list[dict[str, object]]:
+    """What the explorer knows of its columns."""
+    block = page.read_text().partition('id="block-meta">')[2].partition("<")[0]
+    return json.loads(zlib.decompress(base64.b64decode(block), -15))["columns"]
 
 
 def test_clusters_get_the_vote_as_a_proposed_name(

@@ -74,37 +74,50 @@ def _type_genes(
     writer: ReportWriter, results: Results, key: str, genes: pd.DataFrame
 ) -> list[Picture | Table]:
     """The genes of the types in the sample; none if the atlas holds no such gene."""
-    sizes = results.cells.obs[key].value_counts()
-    n_types = int((sizes > 0).sum())
-    largest = sizes[sizes > 0].index[:_MAX_TYPES]
-    lists = genes.set_index("name")["genes"].fillna("").str.split(" ")
-    best = lists[lists.index.isin(largest)].explode().rename("names").rename_axis("group")
+    sizes = results.cells.obs[key].value_counts(sort=False)
+    largest = sizes[sizes > 0].sort_values(ascending=False, kind="stable").index[:_MAX_TYPES]
     x, var = read_matrix(results.umap)
-    # Names of the genes or their symbols: those of which the classifier knows more.
-    names = [pd.Index(var.index.astype(str)), *(pd.Index(var[c]) for c in name_columns(var))]
-    known = max(names, key=lambda some: int(some.isin(best).sum()))
-    best = best[best.isin(known)].reset_index()
-    best = best.groupby("group", sort=False).head(_N_GENES)
+    best = genes_in_atlas(genes[genes["name"].isin(largest)], var)
     if best.empty:
         return []
-    values = results.cells.obs[key]
-    gaps = name_of_gaps(key, results.cells.obs, set(values.cat.categories))
-    cells = pd.DataFrame({key: values.cat.add_categories(gaps).fillna(gaps)})
-    columns = pd.Index(best["names"].unique())
-    at = np.array([known.get_indexer_for([name])[0] for name in columns])
-    groups, found = aggregate_cells(
-        blocks.select_genes(x, at), cells, key, func=["mean", "count_nonzero"]
+    mean, share = means_by_type(x, results.cells.obs, key, best)
+    also = [name for name in mean.index if name not in sizes.index]
+    picture = writer.picture(
+        "type_genes",
+        partial(pl.marker_dots, mean, share, best, n_genes=_N_GENES, also=also),
+        f"Dot plot of the genes that speak most for {best['group'].nunique()} types.",
+        color=key,
+        n_groups=int((sizes > 0).sum()),
     )
-    mean = pd.DataFrame(found["mean"], groups[key].astype(str), columns)
-    share = pd.DataFrame(found["count_nonzero"], mean.index, columns)
-    share = share.div(groups["n_obs_aggregated"].to_numpy(), axis=0)
-    also = [gaps] if gaps in mean.index else []
-    return [
-        writer.picture(
-            "type_genes",
-            partial(pl.marker_dots, mean, share, best, also=also),
-            f"Dot plot of the genes that speak most for {best['group'].nunique()} types.",
-            color=key,
-            n_groups=n_types,
-        )
-    ]
+    return [picture]
+
+
+def genes_in_atlas(genes: pd.DataFrame, var: pd.DataFrame) -> pd.DataFrame:
+    """First genes of each type that are in ``var``, by their names or their symbols: ``group``,
+    ``names`` and ``position``.
+    """
+    lists = genes.set_index("name")["genes"].fillna("").str.split(" ")
+    best = lists.explode().rename("names").rename_axis("group").reset_index()
+    columns = [var.index, *(var[name] for name in name_columns(var))]
+    # Those of which the classifier knows more.
+    names = max(columns, key=lambda names: int(names.isin(best["names"]).sum()))
+    position = {name: i for i, name in reversed([*enumerate(names)])}
+    best = best[best["names"].isin(position)]
+    best = best.groupby("group", sort=False).head(_N_GENES)
+    return best.assign(position=best["names"].map(position).astype(np.int64))
+
+
+def means_by_type(
+    x: Any, obs: pd.DataFrame, key: str, best: pd.DataFrame
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Means of genes, and shares of cells with a count, by type; last those of unknown cells."""
+    types = obs[key].cat.remove_unused_categories()
+    gaps = name_of_gaps(key, obs, set(types.cat.categories))
+    cells = pd.DataFrame({key: types.cat.add_categories(gaps).fillna(gaps)})
+    genes = best.drop_duplicates("names")
+    some = blocks.select_genes(x, genes["position"].to_numpy())
+    groups, sums = aggregate_cells(some, cells, key, func=["mean", "count_nonzero"])
+    sizes = groups["n_obs_aggregated"].to_numpy()[:, None]
+    table = {"index": groups[key].astype(str), "columns": genes["names"]}
+    mean, share = sums["mean"], sums["count_nonzero"] / sizes
+    return pd.DataFrame(mean, **table), pd.DataFrame(share, **table)
