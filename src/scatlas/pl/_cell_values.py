@@ -59,10 +59,7 @@ class CellValues:
 
     def name_of_gaps(self, name: str, values: list[str]) -> str:
         """What cells without a value of a column of obs are called."""
-        if not isinstance(self._source, str | Path):
-            return name_of_gaps(name, get_table(self._source, "obs").columns, values)
-        with open_tables(self._source) as (obs, _):
-            return name_of_gaps(name, obs.columns, values)
+        return name_of_gaps(name, self._obs("").columns, values)
 
     def numbers(self, name: str, option: str) -> np.ndarray:
         """Numbers of such a column or gene, NaN for cells without a value."""

@@ -101,10 +101,8 @@ def unknown_shares(clusters: pd.Series, plates: pd.Series, *, whole: float) -> F
     if clusters.empty or plates.empty:
         raise InputError("there is no plate or no cluster to draw: give the share of at least one")
     few = (clusters, _NAMED_CLUSTERS), (plates, MANY_PLATES)
-    named = [(shares.index if len(shares) <= most else []) for shares, most in few]
-    letters = [max(map(len, short_names(map(str, one), MAX_LETTERS)), default=0) for one in named]
     # Names have 0.11 inches at least, which a line of 7 points takes.
-    made = figure(max(6.4, 1.0 + 0.11 * len(named[0])), 5.0 + 0.06 * sum(letters))
+    made = figure(1.0 + max(5.4, 0.11 * min(len(clusters), _NAMED_CLUSTERS)), 6.4)
     axes = made.subplots(2, 1)
     for ax, (shares, most), what in zip(axes, few, ("cluster", "plate"), strict=True):
         _draw_shares(ax, 100 * shares, most, what)

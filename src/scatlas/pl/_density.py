@@ -90,7 +90,7 @@ def umap_density(
     _show(ax, pixels, pixels.sums / np.maximum(pixels.counts, 1)[..., None] / 255)
     ax.set_title(title_of_categories(color, len(names), n_cells))
     codes = values.astype(np.int64)
-    legend(ax, codes, names, palette, label_clusters(ax, xy, codes, names), no_value)
+    legend(ax, codes, names, label_clusters(ax, xy, codes, names), no_value)
     return made
 
 

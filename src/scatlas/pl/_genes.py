@@ -27,7 +27,7 @@ from scatlas.pl._style import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping
 
     import pandas as pd
     from matplotlib.axes import Axes
@@ -211,12 +211,7 @@ def _clustered_heat_map(names: list[str], shared: np.ndarray) -> Figure:
 
 @styled
 def marker_dots(
-    mean: pd.DataFrame,
-    share: pd.DataFrame,
-    markers: pd.DataFrame,
-    *,
-    n_genes: int = 3,
-    also: Sequence[str] = (),
+    mean: pd.DataFrame, share: pd.DataFrame, markers: pd.DataFrame, *, n_genes: int = 3
 ) -> Figure:
     """Mean and share of cells of the first markers, in each group.
 
@@ -232,8 +227,6 @@ def marker_dots(
         ``group`` and ``names`` (the gene) of the markers, the best of a group first.
     n_genes
         Number of markers per group; fewer where they would be more than 80 genes.
-    also
-        Groups without markers to draw below, such as cells of unknown type.
 
     Raises
     ------
@@ -241,7 +234,6 @@ def marker_dots(
         There is no marker, or the tables lack a group or gene.
     """
     groups, genes = _chosen(mean, share, markers, n_genes)
-    groups += also
     made, ax = draw_dots(mean.loc[groups, genes], share.loc[groups, genes])
     ax.set_title("markers: mean (colour) and share of cells with a count (area)")
     return made

@@ -158,7 +158,7 @@ def before_after(
         ax.set_title(f"{color}, {title}")
         # Each value keeps one mark on both maps.
         marks |= label_clusters(ax, xy, codes, names)
-    legend(ax, codes, names, palette, marks, cells.name_of_gaps(color, names))
+    legend(ax, codes, names, marks, cells.name_of_gaps(color, names))
     return made
 
 
@@ -311,13 +311,13 @@ def _draw_categories(
     short = short_names(names, 24)
     crowded = sum(map(len, short)) > _MAX_LETTERS_ON_DATA * _relative_side(ax) ** 2
     if legend_loc == "right margin" or (legend_loc == "on data" and crowded):
-        legend(ax, codes, names, palette, label_clusters(ax, xy, codes, names), gaps)
+        legend(ax, codes, names, label_clusters(ax, xy, codes, names), gaps)
     elif legend_loc == "on data":
         gathered = _label_positions(xy, codes, len(names))
         centres = {i: np.median(xy[codes == i], axis=0) for i in range(len(names))}
         _mark(ax, xy, {short[i]: at for i, at in (centres | gathered).items()})
         if gaps:
-            legend(ax, codes[codes < 0], [], [], {}, gaps)
+            legend(ax, codes[codes < 0], [], {}, gaps)
 
 
 def _draw_measure(ax: Axes, xy: np.ndarray, values: np.ndarray, lowest_on_top: bool) -> None:
@@ -414,18 +414,11 @@ def _push_apart(centres: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     return centres
 
 
-def legend(
-    ax: Axes,
-    codes: np.ndarray,
-    names: list[str],
-    palette: list[str],
-    marks: dict[int, str],
-    gaps: str,
-) -> None:
+def legend(ax: Axes, codes: np.ndarray, names: list[str], marks: dict[int, str], gaps: str) -> None:
     """Name the categories beside the map, if there are many only the largest; last, as ``gaps``,
     cells without one.
     """
-    sizes = np.bincount(codes[codes >= 0], minlength=len(names))
+    sizes, palette = np.bincount(codes[codes >= 0], minlength=len(names)), colours(len(names))
     shown = np.sort(np.argsort(-sizes, kind="stable")[:MAX_NUMBERS])
     handles = []
     # Several columns have less room.

@@ -49,12 +49,7 @@ class PageColumn(NamedTuple):
     @property
     def side(self) -> int:
         """Pixels per side of its histograms."""
-        return side_for(self.n_codes)
-
-    @property
-    def n_codes(self) -> int:
-        """Codes of categories, and the last of cells without one."""
-        return len(self.levels) + 1
+        return side_for(len(self.levels) + 1)
 
     def codes(self, values: Any) -> NDArray[np.int64]:
         """Codes of categories, the next one for none, and -1 for one that the sample lacks; or

@@ -147,7 +147,7 @@ class Points:
             tasks = {name: partial(pack_16_bit, *xy[rows].T) for name, xy in maps.items()}
             for i, (column, values) in enumerate(zip(self.columns, codes, strict=True)):
                 if column.kind == "category":
-                    tasks[f"column-{i}"] = partial(pack_codes, values[rows], column.n_codes)
+                    tasks[f"column-{i}"] = partial(pack_codes, values[rows], len(column.levels) + 1)
                 else:
                     tasks[f"column-{i}"] = partial(deflate, values[rows].astype(np.uint8))
             names = "\n".join(str(name) for name in self.sample.names(rows))

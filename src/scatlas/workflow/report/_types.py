@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+import anndata as ad
 import numpy as np
 import pandas as pd
 
 from scatlas import blocks, pl
 from scatlas.columns import name_columns, name_of_gaps
-from scatlas.get import aggregate_cells
 from scatlas.io import read_matrix
 from scatlas.workflow.annotation import UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from scatlas.workflow.report._page import Picture, ReportWriter, Table
     from scatlas.workflow.report._results import Results
 
-_MAX_TYPES = 40  # of a figure
-_N_GENES = 3  # of a type in it
-# Snakemake expects them, also without a picture.
-_FOLDERS = ("unknown_shares", "type_genes")
+# Of a figure: types, genes, and genes of each type.
+_MAX_TYPES, _MAX_GENES, _N_GENES = 40, 80, 3
 
 
 def types(
@@ -34,16 +34,26 @@ def types(
         pd.read_csv(writer.tables / f"annotation{name}.tsv", sep="\t", dtype={"leiden": str})
         for name in ("", "_by_plate", "_agreement", "_genes")
     )
-    for folder in _FOLDERS:
+    for folder in ("unknown_shares", "type_genes"):  # Snakemake expects them without pictures, too
         (writer.figures / folder).mkdir(parents=True, exist_ok=True)
     items: list[Picture | Table] = []
     for number, source in enumerate(genes["source"].unique()):
         key = f"{wanted['key']}_{source}" if number else wanted["key"]
-        of_source = [table[table["source"] == source] for table in (clusters, plates, genes)]
-        items.append(_unknown_shares(writer, key, *of_source[:2]))
-        items += _type_genes(writer, results, key, of_source[2])
-    names = ["name", "second name", "source"]
-    shown = clusters.set_index("leiden").fillna("")
+        votes, by_plate, first = (t[t["source"] == source] for t in (clusters, plates, genes))
+        unknown = by_plate[by_plate["name"] == UNKNOWN].set_index("plate")
+        whole = unknown["n_cells"].sum() / max(by_plate["n_cells"].sum(), 1)
+        shares = votes.set_index("leiden")[UNKNOWN], unknown["share"]
+        draw = partial(pl.unknown_shares, *shares, whole=whole)
+        said = f"Bars of the cells without {key}, {whole:.1%} of all, by cluster and by plate."
+        n_clusters = len(votes)
+        items.append(writer.picture("unknown_shares", draw, said, color=key, n_clusters=n_clusters))
+        cells, best = genes_of_types(results.umap, results.cells.obs, key, first)
+        if best:
+            draw = partial(pl.dotplot, cells, best, key)
+            said = f"Dot plot of the genes that speak most for {len(best)} types."
+            n_groups = results.cells.obs[key].nunique()
+            items.append(writer.picture("type_genes", draw, said, color=key, n_groups=n_groups))
+    names, shown = ["name", "second name", "source"], clusters.set_index("leiden").fillna("")
     agreement = agreement.set_index(agreement.columns[0])
     genes = genes.set_index("name")
     return [
@@ -54,70 +64,32 @@ def types(
     ]
 
 
-def _unknown_shares(
-    writer: ReportWriter, key: str, clusters: pd.DataFrame, plates: pd.DataFrame
-) -> Picture:
-    unknown = plates[plates["name"] == UNKNOWN].set_index("plate")
-    whole = unknown["n_cells"].sum() / max(plates["n_cells"].sum(), 1)
-    shares = clusters.set_index("leiden")[UNKNOWN], unknown["share"]
-    return writer.picture(
-        "unknown_shares",
-        partial(pl.unknown_shares, *shares, whole=whole),
-        f"Bars of the cells without {key} in {len(clusters)} clusters and on {len(unknown)} "
-        f"plates; {100 * whole:.1f} per cent of all cells.",
-        color=key,
-        n_clusters=len(clusters),
-    )
-
-
-def _type_genes(
-    writer: ReportWriter, results: Results, key: str, genes: pd.DataFrame
-) -> list[Picture | Table]:
-    """The genes of the types in the sample; none if the atlas holds no such gene."""
-    sizes = results.cells.obs[key].value_counts(sort=False)
-    largest = sizes[sizes > 0].sort_values(ascending=False, kind="stable").index[:_MAX_TYPES]
-    x, var = read_matrix(results.umap)
-    best = genes_in_atlas(genes[genes["name"].isin(largest)], var)
-    if best.empty:
-        return []
-    mean, share = means_by_type(x, results.cells.obs, key, best)
-    also = [name for name in mean.index if name not in sizes.index]
-    picture = writer.picture(
-        "type_genes",
-        partial(pl.marker_dots, mean, share, best, n_genes=_N_GENES, also=also),
-        f"Dot plot of the genes that speak most for {best['group'].nunique()} types.",
-        color=key,
-        n_groups=int((sizes > 0).sum()),
-    )
-    return [picture]
-
-
-def genes_in_atlas(genes: pd.DataFrame, var: pd.DataFrame) -> pd.DataFrame:
-    """First genes of each type that are in ``var``, by their names or their symbols: ``group``,
-    ``names`` and ``position``.
+def genes_of_types(
+    sample: Path, obs: pd.DataFrame, key: str, genes: pd.DataFrame
+) -> tuple[ad.AnnData, dict[str, list[str]]]:
+    """The first genes of the largest types that the sample has, by names or symbols; and its cells
+    with these genes alone and their types, with a name for cells of unknown type.
     """
+    sizes = obs[key].value_counts(sort=False)
+    largest = sizes[sizes > 0].sort_values(ascending=False, kind="stable").index[:_MAX_TYPES]
+    n_genes = max(1, min(_N_GENES, _MAX_GENES // max(1, len(largest))))
     lists = genes.set_index("name")["genes"].fillna("").str.split(" ")
-    best = lists.explode().rename("names").rename_axis("group").reset_index()
-    columns = [var.index, *(var[name] for name in name_columns(var))]
-    # Those of which the classifier knows more.
-    names = max(columns, key=lambda names: int(names.isin(best["names"]).sum()))
-    position = {name: i for i, name in reversed([*enumerate(names)])}
-    best = best[best["names"].isin(position)]
-    best = best.groupby("group", sort=False).head(_N_GENES)
-    return best.assign(position=best["names"].map(position).astype(np.int64))
-
-
-def means_by_type(
-    x: Any, obs: pd.DataFrame, key: str, best: pd.DataFrame
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Means of genes, and shares of cells with a count, by type; last those of unknown cells."""
-    types = obs[key].cat.remove_unused_categories()
-    gaps = name_of_gaps(key, obs, set(types.cat.categories))
-    cells = pd.DataFrame({key: types.cat.add_categories(gaps).fillna(gaps)})
-    genes = best.drop_duplicates("names")
-    some = blocks.select_genes(x, genes["position"].to_numpy())
-    groups, sums = aggregate_cells(some, cells, key, func=["mean", "count_nonzero"])
-    sizes = groups["n_obs_aggregated"].to_numpy()[:, None]
-    table = {"index": groups[key].astype(str), "columns": genes["names"]}
-    mean, share = sums["mean"], sums["count_nonzero"] / sizes
-    return pd.DataFrame(mean, **table), pd.DataFrame(share, **table)
+    x, var = read_matrix(sample)
+    names = [var.index, *(var[name] for name in name_columns(var))]
+    known = max(names, key=lambda some: int(some.isin(lists.explode()).sum()))
+    position = {name: i for i, name in reversed([*enumerate(known)])}
+    best = {
+        name: [gene for gene in lists.get(name, []) if gene in position][:n_genes]
+        for name in sizes.index
+        if name in largest
+    }
+    gaps = name_of_gaps(key, obs, set(sizes.index))
+    types = pd.Categorical(obs[key].astype(object).fillna(gaps), [*best, gaps])
+    used = list(dict.fromkeys(chain.from_iterable(best.values())))
+    at = np.array([position[gene] for gene in used], np.int64)
+    cells = ad.AnnData(
+        blocks.to_memory(blocks.select_genes(x, at)).tocsc(),
+        obs=pd.DataFrame({key: types}, obs.index),
+        var=pd.DataFrame(index=used),
+    )
+    return cells, {name: found for name, found in best.items() if found}
