@@ -43,7 +43,7 @@ class Design:
     """Samples sorted by condition and block, and what a fit of any gene needs to know of them."""
 
     samples: Ints  # [n]: numbers of the samples in the order of the fit
-    sizes: Ints  # [cells]: samples of each; those of several come first
+    sizes: Ints  # [cells]: samples of each
     conditions: Ints  # [cells]
     blocks: Ints  # [cells]
     control: int
@@ -65,11 +65,8 @@ class Design:
             return_inverse=True,
             return_counts=True,
         )
-        # Cells of several samples first.
-        order = np.argsort(sizes == 1, kind="stable")
-        samples = samples[np.lexsort((cell, sizes[cell] == 1))]
-        cell_conditions, cell_blocks = pairs[:, order]
-        sizes = sizes[order]
+        samples = samples[np.argsort(cell, kind="stable")]
+        cell_conditions, cell_blocks = pairs
         names, n_cells = np.unique(cell_conditions, return_counts=True)
         linking = names[(n_cells > 1) | (names == control)]
         linking = np.r_[linking[linking == control], linking[linking != control]]
@@ -109,13 +106,11 @@ class Design:
         n_levels = self.linked_blocks.size + self.linked_conditions.size
         return max(self.samples.size, n_kept * n_eliminated, n_levels * self.free.size)
 
-    def informative(self) -> Ints:
-        """Positions of the samples that residuals depend on: not of those that alone are a
-        condition.
-        """
-        cells = self.sizes > 1
-        cells[self.linked] = True
-        return np.flatnonzero(np.repeat(cells, self.sizes))
+    def single(self) -> NDArray[np.bool_]:
+        """Cells of one sample that alone is a condition: no residual depends on it."""
+        cells = self.sizes == 1
+        cells[self.linked] = False
+        return cells
 
     def compared(self) -> Ints:
         """Conditions that share a block with the control."""
@@ -125,7 +120,9 @@ class Design:
 
     def solve(self, values: Floats, weights: Floats) -> Solution:
         """Least squares of ``values [genes, n]`` with ``weights [genes, n]``, or ``[1, n]``."""
-        cell_weights, means = self._cells(values, weights)
+        starts = np.cumsum(self.sizes) - self.sizes
+        cell_weights = np.add.reduceat(weights, starts, axis=1)
+        means = np.add.reduceat(weights * values, starts, axis=1) / cell_weights
         at = (slice(None), self.at_eliminated, self.at_kept)
         shape = self._sides()[::-1]
         table = np.zeros((len(weights), *shape))
@@ -149,14 +146,8 @@ class Design:
 
     def residual_sum(self, values: Floats, weights: Floats, solution: Solution) -> Floats:
         """Weighted sum of squared residuals of each gene."""
-        within = values - self.of_samples(solution.means)
+        within = values - np.repeat(solution.means, self.sizes, axis=1)
         return (weights * within**2).sum(axis=1) + self._between(solution)
-
-    def of_samples(self, cells: Floats) -> Floats:
-        """Values ``[genes, cells]`` for each sample."""
-        n = int(np.count_nonzero(self.sizes > 1))
-        several = np.repeat(cells[:, :n], self.sizes[:n], axis=1)
-        return np.concatenate([several, cells[:, n:]], axis=1)
 
     def explained(self, solution: Solution) -> tuple[Floats, int]:
         """Sum of squares by which conditions and blocks explain more than blocks, and its df."""
@@ -169,11 +160,12 @@ class Design:
         whole = (weights * (means - centres[:, at[order]]) ** 2).sum(axis=1)
         return whole - self._between(solution), self.rank - blocks.size
 
-    def contrasts(self, solution: Solution, conditions: Ints) -> tuple[Floats, Floats]:
-        """Each condition less the control, ``[genes, conditions]``, and its standard deviation in
-        units of sigma.
+    def contrasts(
+        self, solution: Solution, levels: Floats, variances: Floats, conditions: Ints
+    ) -> tuple[Floats, Floats]:
+        """Each condition less the control, ``[genes, conditions]``, and its variance in units of
+        sigma squared; with what :meth:`levels` returns.
         """
-        levels, variances = self._levels(solution)
         n = self.linked_blocks.size
         # A linked condition is compared by its effect; another by the control's level in its block.
         linked = np.isin(conditions, self.linked_conditions)
@@ -189,9 +181,9 @@ class Design:
         variance = 1 / solution.weights[:, cell]
         variance[:, linked] = 0
         variance += variances[:, level]
-        return difference, np.sqrt(variance, out=variance)
+        return difference, variance
 
-    def _levels(self, solution: Solution) -> tuple[Floats, Floats]:
+    def levels(self, solution: Solution) -> tuple[Floats, Floats]:
         """The control in each linked block, then each linked condition less the control: values
         and variances in units of sigma.
         """
@@ -220,21 +212,6 @@ class Design:
         variances[:, plus == minus] = 0
         variances += (np.matmul(direction, solution.inverse) * direction).sum(axis=2)
         return values, variances
-
-    def _cells(self, values: Floats, weights: Floats) -> tuple[Floats, Floats]:
-        """Weights and weighted means of the cells."""
-        n = int(np.count_nonzero(self.sizes > 1))
-        starts = np.cumsum(self.sizes[:n]) - self.sizes[:n]
-        n_samples = int(self.sizes[:n].sum())
-        if not n:
-            return weights, values
-        sums = np.add.reduceat(weights[:, :n_samples], starts, axis=1)
-        means = weights[:, :n_samples] * values[:, :n_samples]
-        means = np.add.reduceat(means, starts, axis=1) / sums
-        return (
-            np.concatenate([sums, weights[:, n_samples:]], axis=1),
-            np.concatenate([means, values[:, n_samples:]], axis=1),
-        )
 
     def _between(self, solution: Solution) -> Floats:
         """Weighted squares of the linked cells' means less what the model fits."""
