@@ -153,42 +153,26 @@ class LinearModel:
 
 @dataclass(frozen=True)
 class Effects:
-    """Effects of conditions on genes, in one group of cells."""
+    """Effects of conditions on genes in one group of cells, computed as they are read."""
 
+    model: LinearModel
     conditions: pd.DataFrame
     """By condition: ``n_replicates``, ``n_controls`` (control samples in its blocks)."""
     genes: pd.DataFrame
     """By tested gene: ``mean_expression`` (log2 counts per million), ``df_residual``, ``df`` (that
     p-values rest on), ``s2`` (variance of residuals), ``s2_post`` (moderated)."""
     samples: pd.DataFrame
-    """By pseudobulk used: ``condition``, ``library_size``, ``scaling_factor``."""
+    """By pseudobulk used: the given columns, ``library_size``, ``scaling_factor``."""
     left_out: pd.DataFrame
     """``condition``, ``sample`` (empty: all of the condition) and ``reason``."""
-    df_prior: float
-    log2_fold_change: NDArray[Any]  # [n_conditions, n_genes]
-    t: NDArray[Any]  # [n_conditions, n_genes]
 
-
-@dataclass(frozen=True)
-class EffectsFit:
-    """A fitted model of pseudobulks, whose effects are yet to be read."""
-
-    model: LinearModel
-    conditions: pd.DataFrame
-    genes: pd.DataFrame
-    samples: pd.DataFrame
-    left_out: pd.DataFrame
-
-    def to_memory(self, dtype: Any = np.float32) -> Effects:
-        """All effects; the arrays take twice the bytes of ``dtype`` per condition and gene."""
+    def to_memory(self, dtype: Any = np.float32) -> tuple[NDArray[Any], NDArray[Any]]:
+        """log2 fold changes and moderated t, ``[n_conditions, n_genes]``."""
         shape = len(self.conditions), len(self.genes)
-        difference, t = np.full(shape, np.nan, dtype), np.full(shape, np.nan, dtype)
+        change, t = np.full(shape, np.nan, dtype), np.full(shape, np.nan, dtype)
         for block in self.model.blocks():
-            difference[:, block.genes], t[:, block.genes] = block.log2_fold_change, block.t
-        df_prior = self.model.moderation.df_prior
-        return Effects(
-            *(self.conditions, self.genes, self.samples, self.left_out, df_prior, difference, t)
-        )
+            change[:, block.genes], t[:, block.genes] = block.log2_fold_change, block.t
+        return change, t
 
 
 def fit_effects(
@@ -201,7 +185,7 @@ def fit_effects(
     scaling: Scaling = "tmm",
     min_count: float = 10.0,
     min_total_count: float = 15.0,
-) -> EffectsFit:
+) -> Effects:
     """Fit the pseudobulks of one group of cells.
 
     Parameters
@@ -241,17 +225,17 @@ def fit_effects(
             "counts, too: name another block or control"
         )
     parts = split_by_missing(_missing(counts, at), at.size, codes, blocks, number)
-    make = Voom if method == "voom" else Trend
-    values = make.fit(counts, at, parts, libraries.effective)
-    level = values.mean if method == "trend" else None
-    model = LinearModel.fit(parts, values, compared, level)
-    table = pd.DataFrame(
-        {"mean_expression": values.mean, **model.moderation.by_gene()}, index=genes[at]
-    )
-    return EffectsFit(
+    scale = LogScale.of_voom if method == "voom" else LogScale.of_cpm
+    equal = EqualWeights.fit(counts, at, parts, scale(libraries.effective))
+    if method == "voom":
+        model = LinearModel.fit(parts, VoomWeights.fit(equal, parts), compared)
+    else:
+        model = LinearModel.fit(parts, equal, compared, level=equal.mean)
+    columns = {"mean_expression": equal.mean, **model.moderation.by_gene()}
+    return Effects(
         model,
         _replicates(codes, blocks, compared, number).set_axis(names[compared]),
-        table,
+        pd.DataFrame(columns, index=genes[at]),
         samples.assign(library_size=libraries.sizes, scaling_factor=libraries.factors),
         pd.DataFrame(left_out, columns=["condition", "sample", "reason"]),
     )
@@ -367,8 +351,8 @@ def _without_control(
 
 
 @dataclass(frozen=True)
-class Trend:
-    """Logarithms with equal weights; the prior of the variances follows the mean."""
+class EqualWeights:
+    """Logarithms of counts with equal weights."""
 
     counts: NDArray[Any]
     genes: Ints
@@ -377,14 +361,8 @@ class Trend:
 
     @classmethod
     def fit(
-        cls, counts: NDArray[Any], genes: Ints, parts: Sequence[Part], effective: Floats
-    ) -> Trend:
-        return cls.of_scale(counts, genes, parts, LogScale.of_cpm(effective))
-
-    @classmethod
-    def of_scale(
         cls, counts: NDArray[Any], genes: Ints, parts: Sequence[Part], scale: LogScale
-    ) -> Trend:
+    ) -> EqualWeights:
         mean = np.full(genes.size, np.nan)
         tasks = _blocks(parts)
 
@@ -411,32 +389,20 @@ class Trend:
 
 
 @dataclass(frozen=True)
-class Voom:
+class VoomWeights:
     """Logarithms with weights by the trend of the standard deviation over the count (Law 2014)."""
 
-    equal: Trend
-    line: TrendLine
+    equal: EqualWeights
+    line: TrendLine  # root of the standard deviation by the logarithm of the count
 
     @classmethod
-    def fit(
-        cls, counts: NDArray[Any], genes: Ints, parts: Sequence[Part], effective: Floats
-    ) -> Voom:
-        equal = Trend.of_scale(counts, genes, parts, LogScale.of_voom(effective))
+    def fit(cls, equal: EqualWeights, parts: Sequence[Part]) -> VoomWeights:
         s2, df = variances(parts, equal)
         count = equal.mean.copy()
         for part in parts:
             count[part.genes] += equal.scale.offset[part.design.samples].mean()
         known = df > 0
-        return cls(equal, cls.line_of(count[known], s2[known]))
-
-    @staticmethod
-    def line_of(count: Floats, s2: Floats) -> TrendLine:
-        """Root of the standard deviation by the mean logarithm of the count."""
-        return lowess(count, np.sqrt(np.sqrt(s2)))
-
-    @property
-    def mean(self) -> Floats:
-        return self.equal.mean
+        return cls(equal, lowess(count[known], np.sqrt(np.sqrt(s2[known]))))
 
     def of_design(self, design: Design, genes: Ints) -> tuple[Floats, Floats]:
         e, ones = self.equal.of_design(design, genes)

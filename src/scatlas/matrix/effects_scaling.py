@@ -104,9 +104,7 @@ def filter_by_expr(
     return (n_enough >= smallest_group - _ROUNDING) & (total >= min_total_count - _ROUNDING)
 
 
-def scale_libraries(
-    counts: NDArray[Any], genes: NDArray[np.intp], method: Scaling
-) -> Libraries:
+def scale_libraries(counts: NDArray[Any], genes: NDArray[np.intp], method: Scaling) -> Libraries:
     """Library sizes over some genes and their factors, with a product of 1, for samples that all
     have counts. Factors come from the genes that all samples measure.
     """
@@ -156,9 +154,7 @@ def _upper_quartile(values: NDArray[Any]) -> float:
     return float(ascending[0] + share * (ascending[1] - ascending[0] if share else 0))
 
 
-def _reference(
-    counts: NDArray[Any], genes: NDArray[np.intp], upper: NDArray[np.float64]
-) -> int:
+def _reference(counts: NDArray[Any], genes: NDArray[np.intp], upper: NDArray[np.float64]) -> int:
     """The sample whose upper quartile is nearest to the mean; if most are zero, that with the most
     genes and counts.
     """
