@@ -218,12 +218,12 @@ def fit_effects(
         blocks = pd.factorize(samples["block"])[0].astype(np.intp)
     number = int(names.get_indexer([control])[0])
     compared = Design.build(np.arange(codes.size), codes, blocks, number).compared()
-    left_out += _without_control(samples, codes, compared, number)
     if not compared.size:
         raise InputError(
             f"no condition has a pseudobulk in a block with the control {control!r} that has "
             "counts, too: name another block or control"
         )
+    left_out += _without_control(samples, codes, compared, number)
     parts = split_by_missing(_missing(counts, at), at.size, codes, blocks, number)
     scale = LogScale.of_voom if method == "voom" else LogScale.of_cpm
     equal = EqualWeights.fit(counts, at, parts, scale(libraries.effective))
@@ -417,7 +417,7 @@ class VoomWeights:
         if y.dtype.kind in "iu" and y.max(initial=0) < _TABLE_SIZE:
             logs, variance = (np.take(table, y) for table in self._tables)
         else:
-            logs = np.log2(y + 0.5)
+            logs = np.log2(y.astype(np.float64) + 0.5)
             variance = self._variance(logs)
         logs -= self.equal.scale.offset[samples, None]
         return logs, variance

@@ -136,9 +136,9 @@ class Design:
         diagonal = np.arange(shape[1])
         system[:, diagonal, diagonal] += table.sum(axis=1)
         right = (table * (table_means - centres[:, :, None])).sum(axis=1)
-        inverse = np.linalg.inv(system[:, self.free[:, None], self.free])
+        inverse = np.linalg.inv(_take(_take(system, self.free), self.free, 2))
         kept = np.zeros((len(values), shape[1]))
-        kept[:, self.free] = np.matmul(inverse, right[:, self.free, None])[:, :, 0]
+        kept[:, self.free] = np.matmul(inverse, _take(right, self.free)[:, :, None])[:, :, 0]
         eliminated = centres - (shares * kept[:, None]).sum(axis=2)
         fitted = means.copy()
         fitted[:, self.linked] = kept[:, self.at_kept] + eliminated[:, self.at_eliminated]
@@ -154,10 +154,10 @@ class Design:
         blocks, at = np.unique(self.blocks, return_inverse=True)
         order = np.argsort(at, kind="stable")
         starts = np.searchsorted(at[order], np.arange(blocks.size))
-        weights, means = solution.weights[:, order], solution.means[:, order]
+        weights, means = _take(solution.weights, order), _take(solution.means, order)
         centres = np.add.reduceat(weights * means, starts, axis=1)
         centres /= np.add.reduceat(weights, starts, axis=1)
-        whole = (weights * (means - centres[:, at[order]]) ** 2).sum(axis=1)
+        whole = (weights * (means - _take(centres, at[order])) ** 2).sum(axis=1)
         return whole - self._between(solution), self.rank - blocks.size
 
     def contrasts(
@@ -206,7 +206,7 @@ class Design:
         unit[np.arange(n), kept_plus] += 1
         unit[np.arange(n), kept_minus] -= 1
         shares = np.pad(solution.shares, ((0, 0), (0, 1), (0, 1)))
-        direction = (unit - shares[:, plus] + shares[:, minus])[:, :, self.free]
+        direction = _take(unit - _take(shares, plus) + _take(shares, minus), self.free, 2)
         inverse_totals = np.pad(1 / solution.totals, ((0, 0), (0, 1)))
         variances = inverse_totals[:, plus] + inverse_totals[:, minus]
         variances[:, plus == minus] = 0
@@ -215,13 +215,18 @@ class Design:
 
     def _between(self, solution: Solution) -> Floats:
         """Weighted squares of the linked cells' means less what the model fits."""
-        apart = (solution.means - solution.fitted)[:, self.linked]
-        return (solution.weights[:, self.linked] * apart**2).sum(axis=1)
+        apart = _take(solution.means - solution.fitted, self.linked)
+        return (_take(solution.weights, self.linked) * apart**2).sum(axis=1)
 
     def _sides(self) -> tuple[int, int]:
         """Sizes of the kept and of the eliminated side."""
         sides = self.linked_blocks.size, self.linked_conditions.size
         return sides if self.keeps_blocks else sides[::-1]
+
+
+def _take(values: Floats, at: Ints, axis: int = 1) -> Floats:
+    """As indexing, whose results have any order in memory, and sums of them other last bits."""
+    return np.take(values, at, axis=axis)
 
 
 def _first_of_parts(kept: Ints, eliminated: Ints, n_kept: int) -> tuple[Ints, int]:
