@@ -74,8 +74,8 @@ def main(argv: list[str] | None = None) -> None:
             ):
                 folder.mkdir()
                 writer = EffectsWriter(out, folder, genes, wanted.within, wanted.condition)
-                for key, found in groups:
-                    writer.append(key, found, p_values=wanted.p_values)
+                for found in groups:
+                    writer.append(found, p_values=wanted.p_values)
                 if not writer.obs:
                     raise InputError(
                         f"effects: {wanted.condition} has no effects; the first reason: "

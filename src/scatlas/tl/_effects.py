@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,9 +10,9 @@ import pandas as pd
 from scatlas import blocks, columns, elements
 from scatlas._util.numbers import check_positive, whole_number
 from scatlas.errors import InputError
-from scatlas.get import aggregate
+from scatlas.get import aggregate_cells
 from scatlas.matrix.effects import METHODS
-from scatlas.matrix.effects_groups import N_CELLS, drop_small, fit_groups, label_samples, table_of
+from scatlas.matrix.effects_groups import N_CELLS, as_obs, drop_small, fit_groups, label_samples
 from scatlas.matrix.effects_scaling import SCALINGS
 
 if TYPE_CHECKING:
@@ -22,10 +21,10 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from numpy.typing import NDArray
 
-    from scatlas.matrix.effects import Effects, Method
+    from scatlas.matrix.effects import Method
+    from scatlas.matrix.effects_groups import GroupEffects
     from scatlas.matrix.effects_scaling import Scaling
 
-logger = logging.getLogger(__name__)
 _LAYER = "sum"  # as sa.get.aggregate names it
 
 
@@ -118,6 +117,9 @@ def effects(
     within = [] if within is None else list(dict.fromkeys(columns.as_names(within, "within")))
     obs = elements.get_table(adata, "obs")
     table = label_samples(obs, condition, control, within, replicate, block)
+    given = {"condition": condition}
+    given |= {"block": block} if block is not None else {}
+    given |= {"replicate": replicate} if replicate is not None else {}
     counts, samples = _pseudobulks(adata, table, replicate is not None, layer)
     samples, few = drop_small(samples, whole_number(min_cells, "min_cells"))
     options: dict[str, Any] = {"method": method, "scaling": scaling, "control": str(control)}
@@ -127,9 +129,9 @@ def effects(
         raise InputError(
             f"no value of {', '.join(within)} has effects of {condition}; the first: {few[-1][-1]}"
         )
-    options |= {"condition": condition, **({"block": block} if block else {})}
     left_out = pd.DataFrame(few, columns=[*within, "condition", "sample", "reason"], dtype=object)
-    return _as_anndata(models, adata.var_names, within, condition, options, left_out)
+    uns = {**options, **given, "left_out": left_out}
+    return _as_anndata(models, adata.var_names, within, condition, uns)
 
 
 def _check_options(method: Any, scaling: Any, min_count: Any, min_total_count: Any) -> None:
@@ -148,11 +150,8 @@ def _pseudobulks(
         layer = _LAYER
     x = elements.get_matrix(adata, layer=layer)
     if sums:
-        from anndata import AnnData as New
-
-        cells = New(x, obs=table, var=pd.DataFrame(index=adata.var_names))
-        summed = aggregate(cells, [*table], "sum")
-        x, table = summed.layers["sum"], summed.obs
+        table, layers = aggregate_cells(x, table, [*table], func="sum")
+        x = layers["sum"]
     else:
         x = blocks.to_memory(x)
         if N_CELLS in adata.obs:
@@ -169,42 +168,31 @@ def _pseudobulks(
 
 
 def _as_anndata(
-    models: Sequence[tuple[tuple[str, ...], Effects]],
+    models: Sequence[GroupEffects],
     genes: pd.Index,
     within: Sequence[str],
     condition: str,
-    options: dict[str, Any],
-    left_out: pd.DataFrame,
+    uns: dict[str, Any],
 ) -> AnnData:
     from anndata import AnnData
-    from anndata.utils import make_index_unique
 
-    n = sum(len(found.conditions) for _, found in models)
-    x, t = (np.full((n, genes.size), np.nan, np.float32) for _ in range(2))
-    mean, df = (np.full((genes.size, len(models)), np.nan) for _ in range(2))
+    shape = sum(len(model.conditions) for model in models), genes.size
+    x, t = np.full(shape, np.nan, np.float32), np.full(shape, np.nan, np.float32)
+    mean, df = np.full((2, genes.size, len(models)), np.nan)
     obs, samples, first = [], [], 0
-    for i, (key, found) in enumerate(models):
-        at = genes.get_indexer(found.genes.index)
-        rows = slice(first, first := first + len(found.conditions))
-        x[rows, at], t[rows, at] = found.log2_fold_change, found.t
-        mean[at, i], df[at, i] = found.genes["mean_expression"], found.genes["df"]
-        group = dict(zip(within, key, strict=True))
-        obs.append(table_of(found).assign(**group, model=i))
-        own = found.samples.drop(columns=["row", *(f"within {j}" for j in range(len(within)))])
-        samples.append(own.assign(**group))
-    table = pd.concat(obs)
-    table.insert(0, condition, table.index.to_numpy())
-    table = table[[*within, *table.columns.difference(within, sort=False)]]
-    for name in (*within, condition):
-        table[name] = pd.Categorical(table[name], table[name].unique())
-    names = ["_".join(row) for row in table[[*within, condition]].astype(str).to_numpy()]
-    table.index = make_index_unique(pd.Index(names, dtype=object))
-    uns = {**options, "samples": pd.concat(samples), "left_out": left_out}
+    for i, model in enumerate(models):
+        at = genes.get_indexer(model.genes.index)
+        rows = slice(first, first := first + len(model.conditions))
+        x[rows, at], t[rows, at] = model.log2_fold_change, model.t
+        mean[at, i], df[at, i] = model.genes["mean_expression"], model.genes["df"]
+        obs.append(model.table(within, condition).assign(model=i))
+        samples.append(model.samples.assign(**dict(zip(within, model.key, strict=True))))
+    table = as_obs(pd.concat(obs), [*within, condition])
     return AnnData(
         x,
         obs=table,
         var=pd.DataFrame(index=genes),
         layers={"t": t},
         varm={"mean_expression": mean, "df": df},
-        uns={"effects": uns},
+        uns={"effects": {**uns, "samples": pd.concat(samples)}},
     )

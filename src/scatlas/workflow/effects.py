@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from anndata.io import sparse_dataset
 
 from scatlas.io.files.hdf5_writing import write_element
-from scatlas.matrix.effects_groups import table_of
+from scatlas.matrix.effects_groups import as_obs
 from scatlas.matrix.effects_moderation import t_pvalues
 from scatlas.matrix.rank_statistics import adjust_pvalues
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import h5py
     from numpy.typing import NDArray
 
-    from scatlas.matrix.effects import Effects
+    from scatlas.matrix.effects_groups import GroupEffects
 
 # Rows of a Parquet file that are made at once, and bytes of a chunk of the h5ad.
 _ROWS, _CHUNK_BYTES = 2**21, 2**20
@@ -71,13 +71,10 @@ class EffectsWriter:
                 fillvalue=np.nan,
             ).attrs.update({"encoding-type": "array", "encoding-version": "0.2.0"})
 
-    def append(self, key: tuple[str, ...], found: Effects, *, p_values: bool) -> None:
+    def append(self, found: GroupEffects, *, p_values: bool) -> None:
         """Write the effects of one value of the columns of ``within``."""
-        group = dict(zip(self.within, key, strict=True))
-        table = table_of(found)
-        table.insert(0, self.condition, table.index.astype(str))
-        for number, (name, value) in enumerate(group.items()):
-            table.insert(number, name, value)
+        group = dict(zip(self.within, found.key, strict=True))
+        table = found.table(self.within, self.condition)
         at = self.genes.get_indexer(found.genes.index)
         for name, values in (("X", found.log2_fold_change), ("layers/t", found.t)):
             dataset = self.file[name]
@@ -91,17 +88,12 @@ class EffectsWriter:
         self._of_genes.append(found.genes[["mean_expression", "df"]])
         self._write_parquet(group, table, found, p_values)
         self.obs.append(table.assign(model=len(self.obs)))
-        own = found.samples.drop(columns=[c for c in found.samples if c.startswith("within")])
-        self.samples.append(own.drop(columns="row").assign(**group))
+        self.samples.append(found.samples.assign(**group))
 
     def finish(self, options: Mapping[str, Any], left_out: pd.DataFrame) -> pd.DataFrame:
         """Write the tables of the h5ad; return that of the conditions."""
-        obs = pd.concat(self.obs) if self.obs else pd.DataFrame({self.condition: []})
-        table = obs.reset_index(drop=True)
-        names = obs[[*self.within, self.condition]].astype(str).agg("_".join, axis=1)
-        for name in (*self.within, self.condition):
-            obs[name] = pd.Categorical(obs[name], obs[name].unique())
-        obs.index = pd.Index(names.to_numpy(object), dtype=object)
+        table = pd.concat(self.obs)
+        obs = as_obs(table, [*self.within, self.condition])
         self.file.attrs.update({"encoding-type": "anndata", "encoding-version": "0.1.0"})
         kind = {"encoding-type": "dict", "encoding-version": "0.1.0"}
         self.file["layers"].attrs.update(kind)
@@ -118,7 +110,7 @@ class EffectsWriter:
         return table
 
     def _write_parquet(
-        self, group: Mapping[str, str], table: pd.DataFrame, found: Effects, p_values: bool
+        self, group: Mapping[str, str], table: pd.DataFrame, found: GroupEffects, p_values: bool
     ) -> None:
         name = re.sub(r"[^A-Za-z0-9._-]", "_", "_".join(group.values())) or "all"
         path = self.folder / f"{name}.parquet"
@@ -148,7 +140,7 @@ class EffectsWriter:
 
 
 def _long(
-    table: pd.DataFrame, found: Effects, rows: slice, df: NDArray[Any], p_values: bool
+    table: pd.DataFrame, found: GroupEffects, rows: slice, df: NDArray[Any], p_values: bool
 ) -> dict[str, NDArray[Any]]:
     """Columns of some conditions: a row for each gene with a value, in the order of the genes."""
     change, t = found.log2_fold_change[rows], found.t[rows]
