@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from scatlas.pl._components import pca_scree as pca_scree
     from scatlas.pl._density import umap_density as umap_density
     from scatlas.pl._doublets import doublet_scores as doublet_scores
+    from scatlas.pl._effects import effect_strength as effect_strength
+    from scatlas.pl._effects import volcano as volcano
     from scatlas.pl._expression import dotplot as dotplot
     from scatlas.pl._expression import violin as violin
     from scatlas.pl._genes import genes_by_plates as genes_by_plates
