@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.colors import LogNorm
+from matplotlib.colors import PowerNorm
 
 from scatlas.errors import InputError
 from scatlas.pl._style import (
@@ -56,13 +56,12 @@ def effect_strength(n_genes: pd.DataFrame) -> Figure:
     ax.set_facecolor("#efefef")
     top = max(10.0, float(np.nanmax(values, initial=0)))
     image = ax.imshow(
-        np.where(values < 1, 1, values),  # without a gene as white as with one
-        cmap="Blues", norm=LogNorm(1, top), aspect="auto", interpolation="nearest",
+        values, cmap="Blues", norm=PowerNorm(0.5, 0, top), aspect="auto", interpolation="nearest"
     )  # fmt: skip
     if values.size <= 300:
         for (row, column), value in np.ndenumerate(values):
             if np.isfinite(value):
-                dark = np.log(max(value, 1)) > 0.6 * np.log(top)
+                dark = value > 0.35 * top
                 ax.text(
                     column, row, f"{value:.0f}", ha="center", va="center", size=7,
                     color="white" if dark else "#333333",
@@ -72,14 +71,14 @@ def effect_strength(n_genes: pd.DataFrame) -> Figure:
     ax.tick_params(length=0)
     ax.grid(visible=False)
     ax.spines[:].set_visible(False)
-    ax.set_title("genes that differ from the control (false discovery rate below 5%)")
-    made.colorbar(image, ax=ax, shrink=0.6, label="genes")
+    ax.set_title("genes changed")
+    made.colorbar(image, ax=ax, shrink=0.6, label="genes (FDR below 5%)")
     return made
 
 
 @styled
 def volcano(table: pd.DataFrame, title: str = "") -> Figure:
-    """Fold change of each gene beside its p-value; the ten genes with the lowest are named.
+    """Fold change of each gene beside its p-value; the genes with the lowest are named.
 
     Parameters
     ----------
@@ -104,14 +103,19 @@ def volcano(table: pd.DataFrame, title: str = "") -> Figure:
     colours = np.where(significant, np.where(change > 0, ORANGE, BLUE), GREY)
     ax.scatter(change, -np.log10(p), s=7, c=colours, linewidths=0, rasterized=True)
     first = np.argsort(p, kind="stable")[:_N_NAMED]
+    limit, height = 1.3 * np.abs(change).max(), -np.log10(p.min())
+    named: list[tuple[float, float]] = []
     for at in first[significant[first]]:
         side = 1 if change[at] > 0 else -1
+        x, y = change[at] / limit, -np.log10(p[at]) / height
+        if any(abs(x - a) < 0.25 and abs(y - b) < 0.03 for a, b in named):
+            continue  # it would lie on another name
+        named.append((x, y))
         ax.annotate(
             str(table["gene"].iloc[at]), (change[at], -np.log10(p[at])), (4 * side, 0),
             textcoords="offset points", ha="left" if side > 0 else "right", va="center",
             size=7, path_effects=OUTLINE,
         )  # fmt: skip
-    limit = 1.25 * np.abs(change).max()
     ax.set_xlim(-limit, limit)
     ax.set_xlabel("log2 fold change to the control")
     ax.set_ylabel("-log10 p")
