@@ -257,7 +257,7 @@ def _tested(
         )
     if not at.size:
         raise InputError(
-            f"no gene has {min_count:g} counts in enough of {len(conditions):,} pseudobulks: sum "
+            f"no gene has {min_count:g} counts in enough of {len(conditions):,} pseudobulks: use "
             "more cells, or set a lower min_count"
         )
     return at

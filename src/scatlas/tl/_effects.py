@@ -118,7 +118,7 @@ def effects(
     Law et al. 2014 (voom), Smyth 2004 (moderated t), Robinson and Oshlack 2010 (TMM). Contrasts are
     fitted exactly, where limma's ``contrasts.fit`` is not with weights; ``docs/differences.md``.
     """
-    _check_options(method, scaling, min_count, min_total_count)
+    _check_options(adata.var_names, method, scaling, min_count, min_total_count)
     within = [] if within is None else list(dict.fromkeys(columns.as_names(within, "within")))
     names = {f"within {i}": name for i, name in enumerate(within)}
     groups = [*names]
@@ -146,17 +146,21 @@ def effects(
         few += [(*key, *row) for row in found.left_out.itertuples(index=False)]
     if not models:
         raise InputError(
-            f"no value of {', '.join(within)} has effects of {condition}; the first: {few[-1][-1]}"
+            f"no value of {', '.join(within)} has effects of {condition}; the last: {few[-1][-1]}"
         )
     left_out = pd.DataFrame(few, columns=[*within, "condition", "sample", "reason"], dtype=object)
     uns = {**options, **given, "left_out": left_out}
     return _as_anndata(models, adata.var_names, within, condition, uns)
 
 
-def _check_options(method: Any, scaling: Any, min_count: Any, min_total_count: Any) -> None:
+def _check_options(
+    genes: pd.Index, method: Any, scaling: Any, min_count: Any, min_total_count: Any
+) -> None:
     for value, name, known in ((method, "method", METHODS), (scaling, "scaling", SCALINGS)):
         if value not in known:
             raise InputError(f"{name}={value!r} is unknown: use one of {', '.join(known)}")
+    if not genes.is_unique:
+        raise InputError("names of genes occur twice: call adata.var_names_make_unique() first")
     check_positive(min_count, "min_count")
     check_positive(min_total_count, "min_total_count")
 
@@ -165,7 +169,8 @@ def _labels(adata: AnnData, names: dict[str, str]) -> pd.DataFrame:
     """Labels as texts, by option; those of ``within`` may have gaps."""
     obs = elements.get_table(adata, "obs")
     table = pd.DataFrame(index=obs.index)
-    for option, name in names.items():
+    for key, name in names.items():
+        option = key.split()[0]
         columns.check_groups(columns.get_column(obs, name, option), option)
         labels = columns.get_labels(obs, name, option).remove_unused_categories()
         labels = labels.rename_categories([str(label) for label in labels.categories])
@@ -175,14 +180,14 @@ def _labels(adata: AnnData, names: dict[str, str]) -> pd.DataFrame:
                 "rename it"
             )
         gaps = int((labels.codes < 0).sum())
-        if gaps and not option.startswith("within"):
+        if gaps and option != "within":
             raise InputError(
-                f"obs[{name!r}] ({option}) has no value in {gaps:,} of {len(obs):,} rows: fill "
-                "them, or leave these rows out"
+                f"obs[{name!r}] ({option}) has no value in {gaps:,} of {len(obs):,} rows: "
+                "leave them out, or give them one"
             )
         if gaps:
             logger.warning("%d rows have no value of %s and are left out", gaps, name)
-        table[option] = pd.Categorical(labels)
+        table[key] = pd.Categorical(labels)
     return table
 
 
@@ -190,8 +195,8 @@ def _known(control: str, labels: pd.Series, name: str) -> str:
     """The control, if it is a label."""
     there = list(labels.cat.categories)
     if control not in there:
-        near = get_close_matches(control, there, 1) or there[:1]
-        raise InputError(f"obs[{name!r}] has no control {control!r}: try {', '.join(near)!r}")
+        near = get_close_matches(control, there, 1, 0) or ["a column with values"]
+        raise InputError(f"obs[{name!r}] has no control {control!r}: try {near[0]!r}")
     return control
 
 
