@@ -257,7 +257,7 @@ def _tested(
         )
     if not at.size:
         raise InputError(
-            f"no gene has {min_count:g} counts in enough of {len(conditions):,} pseudobulks: sum "
+            f"no gene has {min_count:g} counts in enough of {len(conditions):,} pseudobulks: use "
             "more cells, or set a lower min_count"
         )
     return at
@@ -402,7 +402,13 @@ class VoomWeights:
         for part in parts:
             count[part.genes] += equal.scale.offset[part.design.samples].mean()
         known = df > 0
-        return cls(equal, lowess(count[known], np.sqrt(np.sqrt(s2[known]))))
+        line = lowess(count[known], np.sqrt(np.sqrt(s2[known])))
+        if not (line.y > 0).all():
+            raise InputError(
+                "replicates do not differ, as where pseudobulks are copies of others: remove the "
+                "copies, or use method='trend'"
+            )
+        return cls(equal, line)
 
     def of_design(self, design: Design, genes: Ints) -> tuple[Floats, Floats]:
         e, ones = self.equal.of_design(design, genes)

@@ -48,7 +48,8 @@ def label_samples(
 
 def _labels(obs: pd.DataFrame, names: dict[str, str]) -> pd.DataFrame:
     table = pd.DataFrame(index=obs.index)
-    for option, name in names.items():
+    for key, name in names.items():
+        option = key.split()[0]
         columns.check_groups(columns.get_column(obs, name, option), option)
         labels = columns.get_labels(obs, name, option).remove_unused_categories()
         labels = labels.rename_categories([str(label) for label in labels.categories])
@@ -58,14 +59,14 @@ def _labels(obs: pd.DataFrame, names: dict[str, str]) -> pd.DataFrame:
                 "rename it"
             )
         gaps = int((labels.codes < 0).sum())
-        if gaps and not option.startswith("within"):
+        if gaps and option != "within":
             raise InputError(
-                f"obs[{name!r}] ({option}) has no value in {gaps:,} of {len(obs):,} rows: fill "
-                "them, or leave these rows out"
+                f"obs[{name!r}] ({option}) has no value in {gaps:,} of {len(obs):,} rows: "
+                "leave them out, or give them one"
             )
         if gaps:
             logger.warning("%d rows have no value of %s and are left out", gaps, name)
-        table[option] = pd.Categorical(labels)
+        table[key] = pd.Categorical(labels)
     return table
 
 

@@ -55,7 +55,7 @@ def lowess(x: Floats, y: Floats, span: float = 0.5) -> TrendLine:
         line = TrendLine(x[at], np.array(fits))
         rest = np.abs(y - line(x))
         scale = 6 * np.median(rest)
-        if turn == _TURNS or scale < 1e-7 * rest.mean():
+        if turn == _TURNS or scale <= 1e-7 * rest.mean():
             break
         trust = np.where(rest > _NEAR * scale, (1 - (rest / scale) ** 2) ** 2, 1.0)
         trust[rest > (1 - _NEAR) * scale] = 0
