@@ -7,7 +7,8 @@ bit depends on the blocks of genes or the threads.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 import pandas as pd
@@ -23,21 +24,32 @@ from scatlas.matrix.effects_scaling import (
     gene_blocks,
     library_sizes,
     scale_libraries,
+    take_counts,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
     Ints = NDArray[np.intp]
     Floats = NDArray[np.float64]
-    # Values [genes, samples of the design], and weights of the same shape or [1, samples].
-    Values = Callable[[Design, Ints], tuple[Floats, Floats]]
 
 Method = Literal["voom", "trend"]
 METHODS = get_args(Method)
 _MAX_NAMED = 5
+_ROWS_AT_ONCE = 64
+_TABLE_SIZE = 2**16
+
+
+class Values(Protocol):
+    """Logarithms of the counts of some genes, and how sure they are."""
+
+    def of_design(self, design: Design, genes: Ints) -> tuple[Floats, Floats]:
+        """Values ``[genes, samples]`` and their weights, or ``[1, samples]``."""
+
+    def of_singles(self, samples: Ints, genes: Ints) -> tuple[Floats, Floats | float]:
+        """Values ``[samples, genes]`` of conditions with one sample, and 1 / weights."""
 
 
 class Part(NamedTuple):
@@ -45,15 +57,30 @@ class Part(NamedTuple):
 
     genes: Ints
     design: Design
-    informative: Design  # without the samples that residuals do not depend on
+    informative: Design  # without the samples that alone are a condition: no residual has them
+    # Of the cells that informative leaves out: sample, condition, block.
+    singles: tuple[Ints, Ints, Ints]
+
+    @classmethod
+    def build(
+        cls, genes: Ints, samples: Ints, conditions: Ints, blocks: Ints, control: int
+    ) -> Part:
+        design = Design.build(samples, conditions, blocks, control)
+        alone = design.single()
+        others = design.samples[~np.repeat(alone, design.sizes)]
+        singles = design.samples[np.repeat(alone, design.sizes)]
+        return cls(
+            *(genes, design, Design.build(others, conditions, blocks, control)),
+            (singles, conditions[singles], blocks[singles]),
+        )
 
 
 class EffectsBlock(NamedTuple):
     """Results of some genes; NaN where the samples with a value do not tell."""
 
     genes: Ints
-    log2_fold_change: Floats  # [genes, conditions]
-    t: Floats  # [genes, conditions], moderated
+    log2_fold_change: Floats  # [conditions, genes]
+    t: Floats  # [conditions, genes], moderated
 
 
 @dataclass(frozen=True)
@@ -81,17 +108,32 @@ class LinearModel:
     def blocks(self) -> Iterator[EffectsBlock]:
         """Results, a block of genes after the other, by several threads."""
         tasks = _blocks(self.parts)
+        return map_in_order(lambda i: self._contrasts(*tasks[i]), len(tasks))
 
-        def compute(i: int) -> EffectsBlock:
-            part, genes = tasks[i]
-            there = np.isin(self.conditions, part.design.compared())
-            solution = part.design.solve(*self.values(part.design, genes))
-            own, deviation = part.design.contrasts(solution, self.conditions[there])
-            deviation = deviation * np.sqrt(self.moderation.s2_post[genes])[:, None]
-            t = np.divide(own, deviation, out=deviation)
-            return EffectsBlock(genes, _spread(own, there), _spread(t, there))
-
-        return map_in_order(compute, len(tasks))
+    def _contrasts(self, part: Part, genes: Ints) -> EffectsBlock:
+        difference, t = np.full((2, self.conditions.size, genes.size), np.nan)
+        scale = np.sqrt(self.moderation.s2_post[genes])
+        compared = part.design.compared()
+        design, (samples, conditions, blocks) = part.informative, part.singles
+        solution = design.solve(*self.values.of_design(design, genes))
+        levels, variances = design.levels(solution)
+        at = np.flatnonzero(np.isin(self.conditions, np.setdiff1d(compared, conditions)))
+        own, v = design.contrasts(solution, levels, variances, self.conditions[at])
+        difference[at] = own.T
+        t[at] = (own / (np.sqrt(v) * scale[:, None])).T
+        # Conditions of one sample are most of a screen: rows as they lie in memory.
+        rows = np.flatnonzero(np.isin(conditions, compared))
+        levels, variances = np.ascontiguousarray(levels.T), np.ascontiguousarray(variances.T)
+        at = np.searchsorted(self.conditions, conditions[rows])
+        level = np.searchsorted(design.linked_blocks, blocks[rows])
+        for first in range(0, rows.size, _ROWS_AT_ONCE):
+            some = slice(first, first + _ROWS_AT_ONCE)
+            e, inverse_weights = self.values.of_singles(samples[rows[some]], genes)
+            e -= levels[level[some]]
+            difference[at[some]] = e
+            e /= np.sqrt(inverse_weights + variances[level[some]]) * scale
+            t[at[some]] = e
+        return EffectsBlock(genes, difference, t)
 
     def f_statistics(self) -> tuple[Floats, Floats]:
         """F of all conditions together, and its p-values, ``[n_genes]``, in one more pass."""
@@ -99,8 +141,8 @@ class LinearModel:
         tasks = _blocks(self.parts)
 
         def compute(i: int) -> tuple[Floats, int]:
-            part, genes = tasks[i]
-            return part.design.explained(part.design.solve(*self.values(part.design, genes)))
+            design, genes = tasks[i][0].design, tasks[i][1]
+            return design.explained(design.solve(*self.values.of_design(design, genes)))
 
         for (_, genes), own in zip(tasks, map_in_order(compute, len(tasks)), strict=True):
             f[genes], df[genes] = own
@@ -109,53 +151,28 @@ class LinearModel:
         return f, f_pvalues(f, df, self.moderation.df_total)
 
 
-def _spread(values: Floats, there: NDArray[np.bool_]) -> Floats:
-    """Columns among those of conditions without a value, which have NaN."""
-    if there.all():
-        return values
-    out = np.full((len(values), there.size), np.nan)
-    out[:, there] = values
-    return out
-
-
 @dataclass(frozen=True)
 class Effects:
-    """Effects of conditions on genes, in one group of cells."""
+    """Effects of conditions on genes in one group of cells, computed as they are read."""
 
+    model: LinearModel
     conditions: pd.DataFrame
     """By condition: ``n_replicates``, ``n_controls`` (control samples in its blocks)."""
     genes: pd.DataFrame
     """By tested gene: ``mean_expression`` (log2 counts per million), ``df_residual``, ``df`` (that
     p-values rest on), ``s2`` (variance of residuals), ``s2_post`` (moderated)."""
     samples: pd.DataFrame
-    """By pseudobulk used: ``condition``, ``library_size``, ``scaling_factor``."""
+    """By pseudobulk used: the given columns, ``library_size``, ``scaling_factor``."""
     left_out: pd.DataFrame
     """``condition``, ``sample`` (empty: all of the condition) and ``reason``."""
-    df_prior: float
-    log2_fold_change: NDArray[Any]  # [n_conditions, n_genes]
-    t: NDArray[Any]  # [n_conditions, n_genes]
 
-
-@dataclass(frozen=True)
-class EffectsFit:
-    """A fitted model of pseudobulks, whose effects are yet to be read."""
-
-    model: LinearModel
-    conditions: pd.DataFrame
-    genes: pd.DataFrame
-    samples: pd.DataFrame
-    left_out: pd.DataFrame
-
-    def to_memory(self, dtype: Any = np.float32) -> Effects:
-        """All effects; the arrays take twice the bytes of ``dtype`` per condition and gene."""
+    def to_memory(self, dtype: Any = np.float32) -> tuple[NDArray[Any], NDArray[Any]]:
+        """log2 fold changes and moderated t, ``[n_conditions, n_genes]``."""
         shape = len(self.conditions), len(self.genes)
-        difference, t = np.full(shape, np.nan, dtype), np.full(shape, np.nan, dtype)
+        change, t = np.full(shape, np.nan, dtype), np.full(shape, np.nan, dtype)
         for block in self.model.blocks():
-            difference[:, block.genes], t[:, block.genes] = block.log2_fold_change.T, block.t.T
-        df_prior = self.model.moderation.df_prior
-        return Effects(
-            *(self.conditions, self.genes, self.samples, self.left_out, df_prior, difference, t)
-        )
+            change[:, block.genes], t[:, block.genes] = block.log2_fold_change, block.t
+        return change, t
 
 
 def fit_effects(
@@ -168,7 +185,7 @@ def fit_effects(
     scaling: Scaling = "tmm",
     min_count: float = 10.0,
     min_total_count: float = 15.0,
-) -> EffectsFit:
+) -> Effects:
     """Fit the pseudobulks of one group of cells.
 
     Parameters
@@ -201,21 +218,24 @@ def fit_effects(
         blocks = pd.factorize(samples["block"])[0].astype(np.intp)
     number = int(names.get_indexer([control])[0])
     compared = Design.build(np.arange(codes.size), codes, blocks, number).compared()
-    left_out += _without_control(samples, codes, compared, number)
     if not compared.size:
         raise InputError(
             f"no condition has a pseudobulk in a block with the control {control!r} that has "
             "counts, too: name another block or control"
         )
+    left_out += _without_control(samples, codes, compared, number)
     parts = split_by_missing(_missing(counts, at), at.size, codes, blocks, number)
-    make = _voom if method == "voom" else _trend
-    values, mean, level = make(counts, at, parts, libraries.effective)
-    model = LinearModel.fit(parts, values, compared, level)
-    table = pd.DataFrame({"mean_expression": mean, **model.moderation.by_gene()}, index=genes[at])
-    return EffectsFit(
+    scale = LogScale.of_voom if method == "voom" else LogScale.of_cpm
+    equal = EqualWeights.fit(counts, at, parts, scale(libraries.effective))
+    if method == "voom":
+        model = LinearModel.fit(parts, VoomWeights.fit(equal, parts), compared)
+    else:
+        model = LinearModel.fit(parts, equal, compared, level=equal.mean)
+    columns = {"mean_expression": equal.mean, **model.moderation.by_gene()}
+    return Effects(
         model,
         _replicates(codes, blocks, compared, number).set_axis(names[compared]),
-        table,
+        pd.DataFrame(columns, index=genes[at]),
         samples.assign(library_size=libraries.sizes, scaling_factor=libraries.factors),
         pd.DataFrame(left_out, columns=["condition", "sample", "reason"]),
     )
@@ -260,15 +280,15 @@ def variances(parts: Sequence[Part], values: Values) -> tuple[Floats, Floats]:
     """Residual variance, NaN without degrees of freedom, and these, ``[n_genes]``."""
     n_genes = sum(part.genes.size for part in parts)
     s2, df = np.full(n_genes, np.nan), np.zeros(n_genes)
-    tasks = _blocks([part for part in parts if part.design.df])
+    tasks = _blocks([part for part in parts if part.informative.df])
 
     def compute(i: int) -> Floats:
-        part, genes = tasks[i]
-        e, w = values(part.informative, genes)
-        return part.informative.residual_sum(e, w, part.informative.solve(e, w)) / part.design.df
+        design, genes = tasks[i][0].informative, tasks[i][1]
+        e, w = values.of_design(design, genes)
+        return design.residual_sum(e, w, design.solve(e, w)) / design.df
 
     for (part, genes), own in zip(tasks, map_in_order(compute, len(tasks)), strict=True):
-        s2[genes], df[genes] = own, part.design.df
+        s2[genes], df[genes] = own, part.informative.df
     return s2, df
 
 
@@ -277,20 +297,14 @@ def split_by_missing(
 ) -> list[Part]:
     """Genes by their samples with a value, of ``missing [n_samples, n_genes]``."""
     samples = np.arange(conditions.size)
-    if missing is None:
-        groups = [(np.arange(n_genes), samples)]
-    else:
+    groups = [(np.arange(n_genes), samples)]
+    if missing is not None:
         packed = np.ascontiguousarray(np.packbits(missing, axis=0).T)
         _, first, group = np.unique(packed, axis=0, return_index=True, return_inverse=True)
         order = np.argsort(group, kind="stable")
         sets = np.split(order, np.cumsum(np.bincount(group))[:-1])
         groups = [(own, samples[~missing[:, i]]) for own, i in zip(sets, first, strict=True)]
-    parts = []
-    for genes, own in groups:
-        design = Design.build(own, conditions, blocks, control)
-        informative = design.samples[design.informative()]
-        parts.append(Part(genes, design, Design.build(informative, conditions, blocks, control)))
-    return parts
+    return [Part.build(genes, own, conditions, blocks, control) for genes, own in groups]
 
 
 def _blocks(parts: Sequence[Part]) -> list[tuple[Part, Ints]]:
@@ -327,79 +341,95 @@ def _without_control(
     """Conditions that cannot be compared with the control, with the reason."""
     names = samples["condition"].cat.categories
     rows = []
-    for code in range(names.size):
-        own = codes == code
-        if code == control or code in compared or not own.any():
-            continue
-        blocks = ["all"] if "block" not in samples else samples.loc[own, "block"].astype(str)
-        blocks = list(dict.fromkeys(blocks))
+    for code in np.setdiff1d(codes, np.r_[compared, control]):
+        blocks = list(dict.fromkeys(samples.loc[codes == code, "block"].astype(str)))
         named = ", ".join(blocks[:_MAX_NAMED]) + (", ..." if len(blocks) > _MAX_NAMED else "")
-        reason = f"its blocks have no pseudobulk of the control: {named}"
-        rows.append((str(names[code]), "", reason))
+        rows.append(
+            (str(names[code]), "", f"no pseudobulk of the control is in its block: {named}")
+        )
     return rows
 
 
-def _means(counts: NDArray[Any], genes: Ints, parts: Sequence[Part], scale: LogScale) -> Floats:
-    """Mean logarithm of each gene over its samples."""
-    mean = np.full(genes.size, np.nan)
-    tasks = _blocks(parts)
+@dataclass(frozen=True)
+class EqualWeights:
+    """Logarithms of counts with equal weights."""
 
-    def compute(i: int) -> Floats:
-        part, own = tasks[i]
-        return scale.logs(counts, part.design.samples, genes[own]).mean(axis=1)
+    counts: NDArray[Any]
+    genes: Ints
+    scale: LogScale
+    mean: Floats  # of each gene over its samples
 
-    for (_, own), values in zip(tasks, map_in_order(compute, len(tasks)), strict=True):
-        mean[own] = values
-    return mean
+    @classmethod
+    def fit(
+        cls, counts: NDArray[Any], genes: Ints, parts: Sequence[Part], scale: LogScale
+    ) -> EqualWeights:
+        mean = np.full(genes.size, np.nan)
+        tasks = _blocks(parts)
+
+        def compute(i: int) -> Floats:
+            part, own = tasks[i]
+            total = np.zeros(own.size)
+            for first in range(0, part.design.samples.size, _ROWS_AT_ONCE):
+                rows = part.design.samples[first : first + _ROWS_AT_ONCE]
+                for row in scale.logs(take_counts(counts, rows, genes[own]), rows):
+                    total += row
+            return total / part.design.samples.size
+
+        for (_, own), values in zip(tasks, map_in_order(compute, len(tasks)), strict=True):
+            mean[own] = values
+        return cls(counts, genes, scale, mean)
+
+    def of_design(self, design: Design, genes: Ints) -> tuple[Floats, Floats]:
+        e, _ = self.of_singles(design.samples, genes)
+        return np.ascontiguousarray(e.T), np.ones((1, design.samples.size))
+
+    def of_singles(self, samples: Ints, genes: Ints) -> tuple[Floats, float]:
+        y = take_counts(self.counts, samples, self.genes[genes])
+        return self.scale.logs(y, samples), 1.0
 
 
-def _trend(
-    counts: NDArray[Any], genes: Ints, parts: Sequence[Part], effective: Floats
-) -> tuple[Values, Floats, Floats | None]:
-    """Logarithms with equal weights; the prior of the variances follows the mean."""
-    scale = LogScale.of_cpm(effective)
-    mean = _means(counts, genes, parts, scale)
-    return _equal_weights(counts, genes, scale), mean, mean
-
-
-def _equal_weights(counts: NDArray[Any], genes: Ints, scale: LogScale) -> Values:
-    def values(design: Design, own: Ints) -> tuple[Floats, Floats]:
-        e = scale.logs(counts, design.samples, genes[own])
-        return e, np.ones((1, design.samples.size))
-
-    return values
-
-
-def _voom(
-    counts: NDArray[Any], genes: Ints, parts: Sequence[Part], effective: Floats
-) -> tuple[Values, Floats, Floats | None]:
+@dataclass(frozen=True)
+class VoomWeights:
     """Logarithms with weights by the trend of the standard deviation over the count (Law 2014)."""
-    scale = LogScale.of_voom(effective)
-    mean = _means(counts, genes, parts, scale)
-    s2, df = variances(parts, _equal_weights(counts, genes, scale))
-    count = mean.copy()
-    for part in parts:
-        count[part.genes] += scale.offset[part.design.samples].mean()
-    known = df > 0
-    line = voom_line(count[known], s2[known])
 
-    def values(design: Design, own: Ints) -> tuple[Floats, Floats]:
-        e = scale.logs(counts, design.samples, genes[own])
-        return e, voom_weights(line, design, e, scale.offset)
+    equal: EqualWeights
+    line: TrendLine  # root of the standard deviation by the logarithm of the count
 
-    return values, mean, None
+    @classmethod
+    def fit(cls, equal: EqualWeights, parts: Sequence[Part]) -> VoomWeights:
+        s2, df = variances(parts, equal)
+        count = equal.mean.copy()
+        for part in parts:
+            count[part.genes] += equal.scale.offset[part.design.samples].mean()
+        known = df > 0
+        return cls(equal, lowess(count[known], np.sqrt(np.sqrt(s2[known]))))
 
+    def of_design(self, design: Design, genes: Ints) -> tuple[Floats, Floats]:
+        e, ones = self.equal.of_design(design, genes)
+        # The weight follows the count that conditions and blocks predict.
+        count = np.repeat(design.solve(e, ones).fitted, design.sizes, axis=1)
+        count += self.equal.scale.offset[design.samples]
+        return e, 1 / self._variance(count)
 
-def voom_line(count: Floats, s2: Floats) -> TrendLine:
-    """Root of the standard deviation by the mean logarithm of the count."""
-    return lowess(count, np.sqrt(np.sqrt(s2)))
+    def of_singles(self, samples: Ints, genes: Ints) -> tuple[Floats, Floats]:
+        # What the model predicts for a sample that alone is a condition is its own count.
+        y = take_counts(self.equal.counts, samples, self.equal.genes[genes])
+        if y.dtype.kind in "iu" and y.max(initial=0) < _TABLE_SIZE:
+            logs, variance = (np.take(table, y) for table in self._tables)
+        else:
+            logs = np.log2(y.astype(np.float64) + 0.5)
+            variance = self._variance(logs)
+        logs -= self.equal.scale.offset[samples, None]
+        return logs, variance
 
+    @cached_property
+    def _tables(self) -> tuple[Floats, Floats]:
+        """Logarithms and 1 / weights of small counts: a look-up takes a tenth of the time."""
+        logs = np.log2(np.arange(_TABLE_SIZE) + 0.5)
+        return logs, self._variance(logs)
 
-def voom_weights(line: TrendLine, design: Design, e: Floats, offset: Floats) -> Floats:
-    """Weight of each value, by the count that conditions and blocks predict."""
-    fitted = design.solve(e, np.ones((1, design.samples.size))).fitted
-    count = design.of_samples(fitted)
-    count += offset[design.samples]
-    root = line(count)
-    root *= root
-    return 1 / (root * root)
+    def _variance(self, count: Floats) -> Floats:
+        root = self.line(count)
+        root *= root
+        root *= root
+        return root

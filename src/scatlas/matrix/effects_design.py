@@ -43,7 +43,7 @@ class Design:
     """Samples sorted by condition and block, and what a fit of any gene needs to know of them."""
 
     samples: Ints  # [n]: numbers of the samples in the order of the fit
-    sizes: Ints  # [cells]: samples of each; those of several come first
+    sizes: Ints  # [cells]: samples of each
     conditions: Ints  # [cells]
     blocks: Ints  # [cells]
     control: int
@@ -65,11 +65,8 @@ class Design:
             return_inverse=True,
             return_counts=True,
         )
-        # Cells of several samples first.
-        order = np.argsort(sizes == 1, kind="stable")
-        samples = samples[np.lexsort((cell, sizes[cell] == 1))]
-        cell_conditions, cell_blocks = pairs[:, order]
-        sizes = sizes[order]
+        samples = samples[np.argsort(cell, kind="stable")]
+        cell_conditions, cell_blocks = pairs
         names, n_cells = np.unique(cell_conditions, return_counts=True)
         linking = names[(n_cells > 1) | (names == control)]
         linking = np.r_[linking[linking == control], linking[linking != control]]
@@ -109,13 +106,11 @@ class Design:
         n_levels = self.linked_blocks.size + self.linked_conditions.size
         return max(self.samples.size, n_kept * n_eliminated, n_levels * self.free.size)
 
-    def informative(self) -> Ints:
-        """Positions of the samples that residuals depend on: not of those that alone are a
-        condition.
-        """
-        cells = self.sizes > 1
-        cells[self.linked] = True
-        return np.flatnonzero(np.repeat(cells, self.sizes))
+    def single(self) -> NDArray[np.bool_]:
+        """Cells of one sample that alone is a condition: no residual depends on it."""
+        cells = self.sizes == 1
+        cells[self.linked] = False
+        return cells
 
     def compared(self) -> Ints:
         """Conditions that share a block with the control."""
@@ -125,7 +120,9 @@ class Design:
 
     def solve(self, values: Floats, weights: Floats) -> Solution:
         """Least squares of ``values [genes, n]`` with ``weights [genes, n]``, or ``[1, n]``."""
-        cell_weights, means = self._cells(values, weights)
+        starts = np.cumsum(self.sizes) - self.sizes
+        cell_weights = np.add.reduceat(weights, starts, axis=1)
+        means = np.add.reduceat(weights * values, starts, axis=1) / cell_weights
         at = (slice(None), self.at_eliminated, self.at_kept)
         shape = self._sides()[::-1]
         table = np.zeros((len(weights), *shape))
@@ -139,9 +136,9 @@ class Design:
         diagonal = np.arange(shape[1])
         system[:, diagonal, diagonal] += table.sum(axis=1)
         right = (table * (table_means - centres[:, :, None])).sum(axis=1)
-        inverse = np.linalg.inv(system[:, self.free[:, None], self.free])
+        inverse = np.linalg.inv(_take(_take(system, self.free), self.free, 2))
         kept = np.zeros((len(values), shape[1]))
-        kept[:, self.free] = np.matmul(inverse, right[:, self.free, None])[:, :, 0]
+        kept[:, self.free] = np.matmul(inverse, _take(right, self.free)[:, :, None])[:, :, 0]
         eliminated = centres - (shares * kept[:, None]).sum(axis=2)
         fitted = means.copy()
         fitted[:, self.linked] = kept[:, self.at_kept] + eliminated[:, self.at_eliminated]
@@ -149,31 +146,26 @@ class Design:
 
     def residual_sum(self, values: Floats, weights: Floats, solution: Solution) -> Floats:
         """Weighted sum of squared residuals of each gene."""
-        within = values - self.of_samples(solution.means)
+        within = values - np.repeat(solution.means, self.sizes, axis=1)
         return (weights * within**2).sum(axis=1) + self._between(solution)
-
-    def of_samples(self, cells: Floats) -> Floats:
-        """Values ``[genes, cells]`` for each sample."""
-        n = int(np.count_nonzero(self.sizes > 1))
-        several = np.repeat(cells[:, :n], self.sizes[:n], axis=1)
-        return np.concatenate([several, cells[:, n:]], axis=1)
 
     def explained(self, solution: Solution) -> tuple[Floats, int]:
         """Sum of squares by which conditions and blocks explain more than blocks, and its df."""
         blocks, at = np.unique(self.blocks, return_inverse=True)
         order = np.argsort(at, kind="stable")
         starts = np.searchsorted(at[order], np.arange(blocks.size))
-        weights, means = solution.weights[:, order], solution.means[:, order]
+        weights, means = _take(solution.weights, order), _take(solution.means, order)
         centres = np.add.reduceat(weights * means, starts, axis=1)
         centres /= np.add.reduceat(weights, starts, axis=1)
-        whole = (weights * (means - centres[:, at[order]]) ** 2).sum(axis=1)
+        whole = (weights * (means - _take(centres, at[order])) ** 2).sum(axis=1)
         return whole - self._between(solution), self.rank - blocks.size
 
-    def contrasts(self, solution: Solution, conditions: Ints) -> tuple[Floats, Floats]:
-        """Each condition less the control, ``[genes, conditions]``, and its standard deviation in
-        units of sigma.
+    def contrasts(
+        self, solution: Solution, levels: Floats, variances: Floats, conditions: Ints
+    ) -> tuple[Floats, Floats]:
+        """Each condition less the control, ``[genes, conditions]``, and its variance in units of
+        sigma squared; with what :meth:`levels` returns.
         """
-        levels, variances = self._levels(solution)
         n = self.linked_blocks.size
         # A linked condition is compared by its effect; another by the control's level in its block.
         linked = np.isin(conditions, self.linked_conditions)
@@ -189,9 +181,9 @@ class Design:
         variance = 1 / solution.weights[:, cell]
         variance[:, linked] = 0
         variance += variances[:, level]
-        return difference, np.sqrt(variance, out=variance)
+        return difference, variance
 
-    def _levels(self, solution: Solution) -> tuple[Floats, Floats]:
+    def levels(self, solution: Solution) -> tuple[Floats, Floats]:
         """The control in each linked block, then each linked condition less the control: values
         and variances in units of sigma.
         """
@@ -214,37 +206,27 @@ class Design:
         unit[np.arange(n), kept_plus] += 1
         unit[np.arange(n), kept_minus] -= 1
         shares = np.pad(solution.shares, ((0, 0), (0, 1), (0, 1)))
-        direction = (unit - shares[:, plus] + shares[:, minus])[:, :, self.free]
+        direction = _take(unit - _take(shares, plus) + _take(shares, minus), self.free, 2)
         inverse_totals = np.pad(1 / solution.totals, ((0, 0), (0, 1)))
         variances = inverse_totals[:, plus] + inverse_totals[:, minus]
         variances[:, plus == minus] = 0
         variances += (np.matmul(direction, solution.inverse) * direction).sum(axis=2)
         return values, variances
 
-    def _cells(self, values: Floats, weights: Floats) -> tuple[Floats, Floats]:
-        """Weights and weighted means of the cells."""
-        n = int(np.count_nonzero(self.sizes > 1))
-        starts = np.cumsum(self.sizes[:n]) - self.sizes[:n]
-        n_samples = int(self.sizes[:n].sum())
-        if not n:
-            return weights, values
-        sums = np.add.reduceat(weights[:, :n_samples], starts, axis=1)
-        means = weights[:, :n_samples] * values[:, :n_samples]
-        means = np.add.reduceat(means, starts, axis=1) / sums
-        return (
-            np.concatenate([sums, weights[:, n_samples:]], axis=1),
-            np.concatenate([means, values[:, n_samples:]], axis=1),
-        )
-
     def _between(self, solution: Solution) -> Floats:
         """Weighted squares of the linked cells' means less what the model fits."""
-        apart = (solution.means - solution.fitted)[:, self.linked]
-        return (solution.weights[:, self.linked] * apart**2).sum(axis=1)
+        apart = _take(solution.means - solution.fitted, self.linked)
+        return (_take(solution.weights, self.linked) * apart**2).sum(axis=1)
 
     def _sides(self) -> tuple[int, int]:
         """Sizes of the kept and of the eliminated side."""
         sides = self.linked_blocks.size, self.linked_conditions.size
         return sides if self.keeps_blocks else sides[::-1]
+
+
+def _take(values: Floats, at: Ints, axis: int = 1) -> Floats:
+    """As indexing, whose results have any order in memory, and sums of them other last bits."""
+    return np.take(values, at, axis=axis)
 
 
 def _first_of_parts(kept: Ints, eliminated: Ints, n_kept: int) -> tuple[Ints, int]:

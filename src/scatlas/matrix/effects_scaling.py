@@ -6,7 +6,7 @@ Bioinformatics 11:94, 2010) and Chen et al. (F1000Research 5:1438, 2016), with i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -22,7 +22,7 @@ Scaling = Literal["tmm", "upper_quartile", "none"]
 SCALINGS = get_args(Scaling)
 
 # Values of pseudobulks that are processed at once, per thread.
-BLOCK_VALUES = 2**17
+BLOCK_VALUES = 2**20
 # Above ten samples, a gene needs enough counts in this share of the others.
 _MANY_SAMPLES, _SHARE_OF_OTHERS = 10, 0.7
 # Genes left out at each end: by ratio, by level.
@@ -58,27 +58,32 @@ class LogScale(NamedTuple):
         """Counts per million of voom, with half a count more (Law et al. 2014)."""
         return cls(np.full(effective.size, 0.5), np.log2((effective + 1) / 1e6))
 
-    def logs(
-        self, counts: NDArray[np.generic], samples: NDArray[np.intp], genes: NDArray[np.intp]
-    ) -> NDArray[np.float64]:
-        """Values ``[genes, samples]`` of some of the counts ``[n_samples, n_genes]``."""
-        first = genes[0]  # whole pieces of rows are copied at the speed of the memory
-        y = counts[samples, first : genes[-1] + 1].T[genes - first].astype(np.float64, order="C")
-        y += self.prior[samples]
-        np.log2(y, out=y)
-        y -= self.offset[samples]
-        return y
+    def logs(self, y: NDArray[Any], samples: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Logarithms of counts ``[samples, genes]``."""
+        logs = y + self.prior[samples, None]
+        np.log2(logs, out=logs)
+        logs -= self.offset[samples, None]
+        return logs
+
+
+def take_counts(
+    counts: NDArray[Any], samples: NDArray[np.intp], genes: NDArray[np.intp]
+) -> NDArray[Any]:
+    """Counts of samples and ascending genes, whose rows are copied in one piece."""
+    first = genes[0]
+    piece = counts[samples, first : genes[-1] + 1]
+    return piece if piece.shape[1] == genes.size else piece[:, genes - first]
 
 
 def library_sizes(
-    counts: NDArray[np.generic], genes: NDArray[np.intp] | slice = slice(None)
+    counts: NDArray[Any], genes: NDArray[np.intp] | slice = slice(None)
 ) -> NDArray[np.float64]:
     """Counts per sample over some genes; NaN, for a gene that was not measured, counts zero."""
     return np.array([np.nansum(row[genes], dtype=np.float64) for row in counts])
 
 
 def filter_by_expr(
-    counts: NDArray[np.generic],
+    counts: NDArray[Any],
     sizes: NDArray[np.float64],
     smallest_group: float,
     *,
@@ -99,9 +104,7 @@ def filter_by_expr(
     return (n_enough >= smallest_group - _ROUNDING) & (total >= min_total_count - _ROUNDING)
 
 
-def scale_libraries(
-    counts: NDArray[np.generic], genes: NDArray[np.intp], method: Scaling
-) -> Libraries:
+def scale_libraries(counts: NDArray[Any], genes: NDArray[np.intp], method: Scaling) -> Libraries:
     """Library sizes over some genes and their factors, with a product of 1, for samples that all
     have counts. Factors come from the genes that all samples measure.
     """
@@ -109,11 +112,10 @@ def scale_libraries(
     n_samples = sizes.size
     if method == "none" or n_samples == 1:
         return Libraries(sizes, np.ones(n_samples))
-    measured, seen = np.ones(genes.size, bool), np.zeros(genes.size, bool)
+    largest = np.zeros(counts.shape[1], counts.dtype)
     for row in counts:
-        measured &= ~np.isnan(row[genes])
-        seen |= row[genes] > 0
-    genes = genes[measured & seen]
+        np.maximum(largest, row, out=largest)  # NaN stays
+    genes = genes[largest[genes] > 0]
     if not genes.size:
         raise InputError(
             "no gene is measured in all pseudobulks, so that they cannot be scaled: leave out the "
@@ -145,16 +147,14 @@ def scale_libraries(
     return Libraries(sizes, factors / np.exp(np.log(factors).mean()))
 
 
-def _upper_quartile(values: NDArray[np.generic]) -> float:
+def _upper_quartile(values: NDArray[Any]) -> float:
     """``np.quantile``, which sorts slower."""
     ascending = np.sort(values)[int(0.75 * (values.size - 1)) :].astype(np.float64)
     share = 0.75 * (values.size - 1) % 1
     return float(ascending[0] + share * (ascending[1] - ascending[0] if share else 0))
 
 
-def _reference(
-    counts: NDArray[np.generic], genes: NDArray[np.intp], upper: NDArray[np.float64]
-) -> int:
+def _reference(counts: NDArray[Any], genes: NDArray[np.intp], upper: NDArray[np.float64]) -> int:
     """The sample whose upper quartile is nearest to the mean; if most are zero, that with the most
     genes and counts.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -12,18 +12,18 @@ import pandas as pd
 from scatlas import blocks, columns, elements
 from scatlas._util.numbers import check_positive, whole_number
 from scatlas.errors import InputError
-from scatlas.get import aggregate
-from scatlas.matrix.effects import METHODS, Effects, fit_effects
+from scatlas.get import aggregate_cells
+from scatlas.matrix.effects import METHODS, fit_effects
 from scatlas.matrix.effects_moderation import n_discoveries
 from scatlas.matrix.effects_scaling import SCALINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from anndata import AnnData
     from numpy.typing import NDArray
 
-    from scatlas.matrix.effects import Method
+    from scatlas.matrix.effects import Effects, Method
     from scatlas.matrix.effects_scaling import Scaling
 
 logger = logging.getLogger(__name__)
@@ -122,33 +122,35 @@ def effects(
     within = [] if within is None else list(dict.fromkeys(columns.as_names(within, "within")))
     names = {f"within {i}": name for i, name in enumerate(within)}
     groups = [*names]
-    given = {"condition": condition, "block": block, "replicate": replicate}
-    names |= {option: name for option, name in given.items() if name is not None}
-    table = _labels(adata, names)
+    given = {"condition": condition}
+    given |= {"block": block} if block is not None else {}
+    given |= {"replicate": replicate} if replicate is not None else {}
+    table = _labels(adata, names | given)
     control = _known(str(control), table["condition"], condition)
     counts, samples = _pseudobulks(adata, table, replicate is not None, layer)
     samples, few = _drop_small(samples, whole_number(min_cells, "min_cells"))
     options: dict[str, Any] = {"method": method, "scaling": scaling, "control": control}
     options |= {"min_count": float(min_count), "min_total_count": float(min_total_count)}
-    models: list[tuple[tuple[str, ...], Effects]] = []
-    for key, own in _groups(samples, groups):
+    models: list[_Model] = []
+    for key, own in samples.groupby(groups, observed=True) if groups else [((), samples)]:
+        rows, own = own["row"].to_numpy(), own.drop(columns=["row", *groups])
         try:
-            fit = fit_effects(counts[own["row"].to_numpy()], own, adata.var_names, **options)
+            found = fit_effects(counts[rows], own, adata.var_names, **options)
         except InputError as error:
             if not within:
                 raise
             few.append((*key, "", "", str(error)))
             logger.warning("no effects within %s: %s", ", ".join(key), error)
             continue
-        models.append((key, fit.to_memory()))
-        few += [(*key, *row) for row in models[-1][1].left_out.itertuples(index=False)]
+        models.append(_Model.of(key, found))
+        few += [(*key, *row) for row in found.left_out.itertuples(index=False)]
     if not models:
         raise InputError(
             f"no value of {', '.join(within)} has effects of {condition}; the first: {few[-1][-1]}"
         )
-    options |= {"condition": condition, **({"block": block} if block else {})}
     left_out = pd.DataFrame(few, columns=[*within, "condition", "sample", "reason"], dtype=object)
-    return _as_anndata(models, adata.var_names, within, condition, options, left_out)
+    uns = {**options, **given, "left_out": left_out}
+    return _as_anndata(models, adata.var_names, within, condition, uns)
 
 
 def _check_options(method: Any, scaling: Any, min_count: Any, min_total_count: Any) -> None:
@@ -201,11 +203,8 @@ def _pseudobulks(
         layer = _LAYER
     x = elements.get_matrix(adata, layer=layer)
     if sums:
-        from anndata import AnnData as New
-
-        cells = New(x, obs=table, var=pd.DataFrame(index=adata.var_names))
-        summed = aggregate(cells, [*table], "sum")
-        x, table = summed.layers["sum"], summed.obs
+        table, layers = aggregate_cells(x, table, [*table], func="sum")
+        x = layers["sum"]
     else:
         x = blocks.to_memory(x)
         if _N_CELLS in adata.obs:
@@ -235,67 +234,66 @@ def _drop_small(
     return samples[~small], rows
 
 
-def _groups(
-    samples: pd.DataFrame, groups: Sequence[str]
-) -> Iterable[tuple[tuple[str, ...], pd.DataFrame]]:
-    """Samples of each combination of labels that occurs, in the order of the categories."""
-    if not groups:
-        return [((), samples)]
-    return samples.groupby(list(groups), observed=True, sort=True)
+class _Model(NamedTuple):
+    """What remains of a fit, without its counts."""
+
+    key: tuple[str, ...]
+    conditions: pd.DataFrame
+    genes: pd.DataFrame
+    samples: pd.DataFrame
+    log2_fold_change: NDArray[np.float32]
+    t: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, key: tuple[str, ...], found: Effects) -> _Model:
+        change, t = found.to_memory()
+        df = found.genes["df"].to_numpy()
+        table = found.conditions.assign(
+            df_residual=float(found.genes["df_residual"].max()),
+            df_prior=found.model.moderation.df_prior,
+            n_genes=np.isfinite(t).sum(axis=1),
+            n_significant=[n_discoveries(row, df, _FDR) for row in t],
+        )
+        if _N_CELLS in found.samples:
+            cells = found.samples.groupby("condition", observed=True)[_N_CELLS].sum()
+            table.insert(2, "n_cells", cells[table.index].to_numpy())
+        return cls(key, table, found.genes, found.samples, change, t)
 
 
 def _as_anndata(
-    models: Sequence[tuple[tuple[str, ...], Effects]],
+    models: Sequence[_Model],
     genes: pd.Index,
     within: Sequence[str],
     condition: str,
-    options: dict[str, Any],
-    left_out: pd.DataFrame,
+    uns: dict[str, Any],
 ) -> AnnData:
     from anndata import AnnData
     from anndata.utils import make_index_unique
 
-    n = sum(len(found.conditions) for _, found in models)
-    x, t = (np.full((n, genes.size), np.nan, np.float32) for _ in range(2))
-    mean, df = (np.full((genes.size, len(models)), np.nan) for _ in range(2))
+    shape = sum(len(model.conditions) for model in models), genes.size
+    x, t = np.full(shape, np.nan, np.float32), np.full(shape, np.nan, np.float32)
+    mean, df = np.full((2, genes.size, len(models)), np.nan)
     obs, samples, first = [], [], 0
-    for i, (key, found) in enumerate(models):
-        at = genes.get_indexer(found.genes.index)
-        rows = slice(first, first := first + len(found.conditions))
-        x[rows, at], t[rows, at] = found.log2_fold_change, found.t
-        mean[at, i], df[at, i] = found.genes["mean_expression"], found.genes["df"]
-        group = dict(zip(within, key, strict=True))
-        obs.append(_table_of(found).assign(**group, model=i))
-        own = found.samples.drop(columns=["row", *(f"within {j}" for j in range(len(within)))])
-        samples.append(own.assign(**group))
+    for i, model in enumerate(models):
+        at = genes.get_indexer(model.genes.index)
+        rows = slice(first, first := first + len(model.conditions))
+        x[rows, at], t[rows, at] = model.log2_fold_change, model.t
+        mean[at, i], df[at, i] = model.genes["mean_expression"], model.genes["df"]
+        group = dict(zip(within, model.key, strict=True))
+        labels = {**group, condition: model.conditions.index.astype(str)}
+        obs.append(pd.DataFrame(labels, model.conditions.index).join(model.conditions))
+        obs[i]["model"] = i
+        samples.append(model.samples.assign(**group))
     table = pd.concat(obs)
-    table.insert(0, condition, table.index.to_numpy())
-    table = table[[*within, *table.columns.difference(within, sort=False)]]
     for name in (*within, condition):
         table[name] = pd.Categorical(table[name], table[name].unique())
     names = ["_".join(row) for row in table[[*within, condition]].astype(str).to_numpy()]
     table.index = make_index_unique(pd.Index(names, dtype=object))
-    uns = {**options, "samples": pd.concat(samples), "left_out": left_out}
     return AnnData(
         x,
         obs=table,
         var=pd.DataFrame(index=genes),
         layers={"t": t},
         varm={"mean_expression": mean, "df": df},
-        uns={"effects": uns},
+        uns={"effects": {**uns, "samples": pd.concat(samples)}},
     )
-
-
-def _table_of(found: Effects) -> pd.DataFrame:
-    """The conditions of a model, with what they rest on and how many genes they change."""
-    df = found.genes["df"].to_numpy()
-    table = found.conditions.assign(
-        df_residual=float(found.genes["df_residual"].max()),
-        df_prior=found.df_prior,
-        n_genes=np.isfinite(found.t).sum(axis=1),
-        n_significant=[n_discoveries(row, df, _FDR) for row in found.t],
-    )
-    if _N_CELLS in found.samples:
-        cells = found.samples.groupby("condition", observed=True)[_N_CELLS].sum()
-        table.insert(2, "n_cells", cells[table.index].to_numpy())
-    return table
