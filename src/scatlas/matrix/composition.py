@@ -9,24 +9,19 @@ were tried: between controls 9 to 12% of screens had a discovery, because rare c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy.special import stdtrit
 
+from scatlas.compute.threads import blas_on_one_thread
 from scatlas.errors import InputError
-from scatlas.matrix.effects import split_by_missing, variances
+from scatlas.matrix.effects_design import Design
 from scatlas.matrix.effects_moderation import Moderation, false_discovery_rates, t_pvalues
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
-
-    from scatlas.matrix.effects import Values
-    from scatlas.matrix.effects_design import Design, Solution
 
     Ints = NDArray[np.intp]
     Floats = NDArray[np.float64]
@@ -80,7 +75,8 @@ def compositions(
     tested = np.flatnonzero(counts[at].sum(axis=0) >= min_cells)
     _check(control, clusters, tested, bool((codes[at] == number).any()), min_cells)
     z = 2 * np.arcsin(np.sqrt((counts[at] + _ADDED) / (totals[at, None] + 2 * _ADDED)))
-    model = _Model.fit(z[:, tested].T, totals[at], codes[at], blocks[at], number)
+    with blas_on_one_thread():
+        fit = _fit(z[:, tested].T, totals[at], codes[at], blocks[at], number)
     tables = []
     for code in np.setdiff1d(codes, number):
         own = codes[at] == code
@@ -90,10 +86,10 @@ def compositions(
         table["n_cells"] = counts[codes == code].sum(axis=0)
         values = np.full((len(_VALUES), clusters.size), np.nan)
         if others.any():
-            values[:, tested] = model.compare(code, z[others][:, tested].mean(axis=0))
+            values[:, tested] = fit.values(code, z[others][:, tested].mean(axis=0))
         table[[*_VALUES]] = values.T
         table["reason"] = f"fewer than {min_cells} cells"
-        table.loc[tested, "reason"] = "" if model.df else _NO_DF
+        table.loc[tested, "reason"] = "" if fit.df else _NO_DF
         if not others.any():
             blockwise = " in its blocks" if "block" in samples else ""
             none = f"no replicate of {control} with {min_cells} cells{blockwise}"
@@ -120,49 +116,45 @@ def _check(
         )
 
 
-@dataclass(frozen=True)
-class _Model:
-    """Fits of the transformed shares of clusters."""
+class _Fit(NamedTuple):
+    """Conditions less the control, of the transformed shares."""
 
-    design: Design
-    solution: Solution
-    s2: Floats  # [clusters], moderated
-    df_total: Floats  # [clusters]
-    df: int
+    conditions: Ints
+    difference: Floats  # [clusters, conditions]
+    error: Floats  # [clusters, conditions]
+    df: float
 
-    @classmethod
-    def fit(cls, z: Floats, totals: Ints, codes: Ints, blocks: Ints, control: int) -> _Model:
-        """Fit ``z [clusters, samples]`` of samples of ``totals`` cells."""
-        part, *_ = split_by_missing(None, len(z), codes, blocks, control)
-        s2, df = variances([part], _values(z, np.ones(z.shape[1])))
-        # The variance between replicates beyond that of counts, 1 / n, in the median cluster.
-        rho = max(0.0, float(np.median(s2) - (1 / totals).mean())) if part.design.df else 0.0
-        values = _values(z, 1 / (rho + 1 / totals))
-        s2, df = variances([part], values)
-        prior = Moderation.fit(s2, df) if part.design.df else None
-        solution = part.design.solve(*values(part.design, np.arange(len(z))))
-        if prior is None:
-            return cls(part.design, solution, s2, df, 0)
-        df_prior = min(prior.df_prior, _PRIOR_SHARE * (len(z) - 2) * part.design.df)
-        s2 = (df * s2 + df_prior * prior.s2_prior) / (df + df_prior)
-        return cls(part.design, solution, s2, df + df_prior, part.design.df)
-
-    def compare(self, condition: int, level: Floats) -> Floats:
-        """Values ``[names of _VALUES, clusters]`` of a condition; ``level``: z of the control."""
-        own, deviation = self.design.contrasts(self.solution, np.array([condition]))
-        own, error = own[:, 0], deviation[:, 0] * np.sqrt(self.s2)
-        reach = error * stdtrit(self.df_total, (1 + _CONFIDENCE) / 2)
-        shares = _share([level, level + own, level + own - reach, level + own + reach])
-        with np.errstate(divide="ignore"):  # an interval that begins with no cells
+    def values(self, condition: int, level: Floats) -> Floats:
+        """Values ``[names of _VALUES, clusters]``, for shares of the control at ``level``."""
+        at = int(np.searchsorted(self.conditions, condition))
+        own, error = self.difference[:, at], self.error[:, at]
+        reach = error * stdtrit(self.df, (1 + _CONFIDENCE) / 2)
+        z = np.array([level, level + own, level + own - reach, level + own + reach])
+        shares = np.sin(np.clip(z, 0, np.pi) / 2) ** 2
+        with np.errstate(divide="ignore"):  # an interval may begin with no cells
             ratios = np.log2(shares[1:] / shares[0])
         t = own / error
-        p = t_pvalues(t, self.df_total)
-        return np.stack([*shares[:2], *ratios, t, self.df_total, p])
+        df = np.full(t.size, self.df)
+        return np.stack([*shares[:2], *ratios, t, df, t_pvalues(t, df)])
 
 
-def _values(z: Floats, weights: Floats) -> Values:
-    return lambda design, own: (z[own][:, design.samples], weights[None, design.samples])
-
-
-def _share(z: Sequence[Floats]) -> Floats:
-    return np.sin(np.clip(z, 0, np.pi) / 2) ** 2
+def _fit(z: Floats, totals: Ints, codes: Ints, blocks: Ints, control: int) -> _Fit:
+    """Fit ``z [clusters, samples]`` of samples of ``totals`` cells."""
+    design = Design.build(np.arange(codes.size), codes, blocks, control)
+    z, n, df = z[:, design.samples], totals[design.samples], float(design.df)
+    weights = np.ones((1, n.size))
+    solution = design.solve(z, weights)
+    s2 = np.full(len(z), np.nan)
+    if df:
+        # The variance between replicates beyond that of counts, 1 / n, in the median cluster.
+        s2 = design.residual_sum(z, weights, solution) / df
+        weights = 1 / (max(0.0, np.median(s2) - (1 / n).mean()) + 1 / n[None])
+        solution = design.solve(z, weights)
+        s2 = design.residual_sum(z, weights, solution) / df
+        prior = Moderation.fit(s2, np.full(len(z), df))
+        df_prior = min(prior.df_prior, _PRIOR_SHARE * (len(z) - 2) * df)
+        s2 = (df * s2 + df_prior * prior.s2_prior) / (df + df_prior)
+        df += df_prior
+    compared = design.compared()
+    own, variance = design.contrasts(solution, *design.levels(solution), compared)
+    return _Fit(compared, own, np.sqrt(variance * s2[:, None]), df)
