@@ -75,6 +75,10 @@ else:
 
         include: "workflow/rules/map.smk"
 
+    if GROUPED:
+
+        include: "workflow/rules/cell_groups.smk"
+
     # A section that is null by default may have its own rules, in a file of its name.
     for section in CONFIG.switched_on:
         if (

@@ -10,8 +10,9 @@ from scatlas.errors import prefix_errors
 from scatlas.io import read_annotator, read_cells, read_matrix
 from scatlas.io.files.atomic import atomic_path
 from scatlas.matrix.annotate import annotate_values
+from scatlas.matrix.marker_lists import list_scores
 from scatlas.workflow import script
-from scatlas.workflow.annotation import names_for, table_of_answers
+from scatlas.workflow.annotation import names_for, table_of_answers, table_of_scores
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -35,6 +36,10 @@ def main(argv: list[str] | None = None) -> None:
         for source, path in script.plate_paths(args.annotators).items():
             annotator = read_annotator(path)
             names = names_for(annotator, var, args.gene_names)
+            if annotator.link == "lists":
+                scores = list_scores(x, names, annotator, keep=keep, source=str(args.store))
+                columns |= table_of_scores(scores, source)
+                continue
             answers = annotate_values(x, names, annotator, keep=keep, source=str(args.store))
             columns |= table_of_answers(answers, source)
             facts["unknown"][source] = float((answers.codes < 0).mean()) if keep.any() else None

@@ -1,4 +1,4 @@
-"""Make classifiers of types: of labelled cells, of a CellTypist model, or those of an atlas."""
+"""Make classifiers of types: of labelled cells, a CellTypist model, marker genes, or an atlas."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scatlas.io import open_tables, read_annotator, read_cells, read_matrix, wri
 from scatlas.io.products.celltypist_models import convert_celltypist
 from scatlas.matrix.train_annotator import train
 from scatlas.workflow import script
-from scatlas.workflow.annotation import check_columns
+from scatlas.workflow.annotation import check_columns, read_marker_lists
 from scatlas.workflow.config.cli_options import add_sections, read_section
 from scatlas.workflow.config.sections import Annotate
 
@@ -40,7 +40,7 @@ def main(argv: list[str] | None = None) -> None:
         nargs="+",
         required=True,
         metavar="SOURCE=PATH",
-        help="h5ad to write of reference (labelled cells), model or both",
+        help="h5ad to write of reference (labelled cells), model and markers",
     )
     args = parser.parse_args(argv)
     paths = script.plate_paths(args.annotators)
@@ -51,6 +51,8 @@ def main(argv: list[str] | None = None) -> None:
                 write_annotator(path, read_annotator(args.stored / f"{source}.h5ad"))
             elif source == "reference":
                 write_annotator(path, learned(options, args))
+            elif source == "markers":
+                write_annotator(path, read_marker_lists(Path(str(options.markers))))
             elif Path(str(options.model)).suffix == ".pkl":
                 convert_celltypist(Path(str(options.model)), path)
             else:

@@ -1,4 +1,4 @@
-"""Find the group of each kept cell of all plates, for each column of markers.by."""
+"""Find the group of each kept cell of all plates, for the columns of marker genes and sums."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def main(argv: list[str] | None = None) -> None:
                     }
                 table = pd.DataFrame(groups, index=pd.RangeIndex(rows.size).astype(str))
                 write_elem(file, plate, table, dataset_kwargs={"compression": "gzip"})
-                facts["plates"][plate] = digest(table)
+                facts["plates"][plate] = {by: digest(table[by]) for by in table}
                 first += rows.size
         facts["n_cells"] = first
 
@@ -75,9 +75,10 @@ def column_of(
     with open_tables(store) as (obs, _):
         if constant == "" and by not in obs.columns:  # a plate without this label
             return [None] * rows.size
-    values = read_columns(store, plate, [by], key="markers.by")[by].iloc[rows]
+    key = "markers.by, pseudobulk.by or effects"
+    values = read_columns(store, plate, [by], key=key)[by].iloc[rows]
     if pd.api.types.is_float_dtype(values):  # whole numbers may be names of samples
-        check_groups(values, "markers.by")
+        check_groups(values, by)
     return values
 
 
@@ -100,13 +101,10 @@ def as_groups(values: object) -> pd.Categorical:
     return found.rename_categories(found.categories.astype(str))
 
 
-def digest(groups: pd.DataFrame) -> str:
-    """Digest of the groups of a plate: its sums depend on no other label."""
-    parts = []
-    for by, values in groups.items():
-        parts += [json_bytes({by: list(values.cat.categories)})]
-        parts += [values.cat.codes.to_numpy().astype(np.int64).tobytes()]
-    return text_digest(b"".join(parts))
+def digest(groups: pd.Series) -> str:
+    """Digest of the groups of a plate's cells: its sums depend on no other label."""
+    names = json_bytes({"names": list(groups.cat.categories)})
+    return text_digest(names + groups.cat.codes.to_numpy().astype(np.int64).tobytes())
 
 
 if __name__ == "__main__":

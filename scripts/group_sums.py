@@ -23,6 +23,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--store", type=Path, required=True, help="the plate's counts.zarr")
     parser.add_argument("--size-factors", type=Path, required=True, help="size_factors.parquet")
     parser.add_argument("--groups", type=Path, required=True, help="cell_groups.h5")
+    parser.add_argument("--by", nargs="+", required=True, help="columns of cell_groups.h5")
     parser.add_argument("--sums", type=Path, required=True, help="group_sums.h5ad to write")
     args = parser.parse_args(argv)
     with (
@@ -34,7 +35,7 @@ def main(argv: list[str] | None = None) -> None:
         factors = size_factors_by_row(cells, x.shape[0])
         values = select_and_log_normalize(x, np.arange(len(var)), size_factors=factors)
         with h5py.File(args.groups) as file:
-            labels = read_elem(file[args.plate])
+            labels = read_elem(file[args.plate])[args.by]
         found = sum_plate(values, labels, var.index)
         write_group_sums(args.sums, found)
         facts |= {"plate": args.plate, "n_cells": len(cells), "n_groups": len(found.groups)}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import h5py
 import numpy as np
-import pandas as pd
+from anndata.io import read_elem
 from scipy import sparse
 
 from scatlas.errors import prefix_errors
@@ -13,9 +15,6 @@ from scatlas.get import aggregate_cells
 from scatlas.io import CsrWriter, read_cells, read_matrix
 from scatlas.workflow import script
 from scatlas.workflow.cell_filter import read_columns
-from scatlas.workflow.config.cli_options import add_sections, read_section
-from scatlas.workflow.config.sections import Pseudobulk
-from scatlas.workflow.labels import Labels
 
 # Sums that are made sparse at once.
 AT_ONCE = 2**22
@@ -27,25 +26,29 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--store", type=Path, required=True, help="the plate's counts.zarr")
     parser.add_argument("--qc", type=Path, required=True, help="the plate's qc.parquet")
     parser.add_argument("--sums", type=Path, required=True, help="pseudobulk.zarr to write")
-    parser.add_argument("--names", type=Path, help="labels.zarr, if cells have labels")
-    add_sections(parser, pseudobulk=Pseudobulk)
+    parser.add_argument("--by", nargs="+", required=True, help="obs columns of the groups")
+    parser.add_argument("--key", default="pseudobulk.by", help="what in the config names them")
+    parser.add_argument("--groups", type=Path, help="cell_groups.h5, if it has them")
+    parser.add_argument(
+        "--labels", type=json.loads, default="{}", metavar="JSON", help="values of all cells"
+    )
     args = parser.parse_args(argv)
-    by = read_section(args, "pseudobulk", Pseudobulk).by
     with (
         script.recorded_run(args, outputs=[args.sums]) as facts,
         prefix_errors(f"plate {args.plate}"),
     ):
         keep = read_cells(args.qc, ["keep"])["keep"].to_numpy()
-        labels = Labels.open(args.names)
-        own = [name for name in by if name not in labels.obs]
-        cells = read_columns(args.store, args.plate, own, key="pseudobulk.by")
-        rows = np.full(keep.size, -1)
-        rows[keep] = np.arange(np.count_nonzero(keep))
-        for name in set(by) - set(own):
-            kept = labels.values(name, *labels.rows[args.plate])
-            cells[name] = pd.api.extensions.take(kept, rows, allow_fill=True)
+        if args.groups:
+            with h5py.File(args.groups) as file:
+                kept = read_elem(file[args.plate])[args.by]
+            rows = np.where(keep, np.cumsum(keep) - 1, -1)
+            cells = kept.set_axis(range(len(kept))).reindex(rows)
+        else:
+            own = [name for name in args.by if name not in args.labels]
+            cells = read_columns(args.store, args.plate, own, key=args.key)
+            cells = cells.assign(**args.labels)
         x, var = read_matrix(args.store, compact=True, **script.block_sizes(args))
-        groups, layers = aggregate_cells(x, cells, by, func="sum", mask=keep)
+        groups, layers = aggregate_cells(x, cells, args.by, func="sum", mask=keep)
         some = np.flatnonzero(groups["n_obs_aggregated"] > 0)  # else QC has taken all its cells
         sums, rows = layers["sum"], max(1, AT_ONCE // max(1, len(var)))
         with CsrWriter(args.sums, n_vars=len(var), data_dtype=np.int64, var=var) as writer:

@@ -4,7 +4,7 @@ names that a user lists; :class:`InputError` if a column or its values do not su
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from difflib import get_close_matches
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -96,6 +96,20 @@ def are_measures(column: pd.Series) -> bool:
     import pandas as pd
 
     return pd.api.types.is_integer_dtype(column) and column.nunique() > MAX_NUMBERS
+
+
+def name_of_gaps(name: str, columns: Iterable[str], values: Collection[str]) -> str:
+    """What cells without a value of an obs column are called: ``unknown`` in one of types, which
+    has its probability beside it (``tl.annotate``), else ``no value``; never as one of the values.
+    """
+    there = set(map(str, columns))
+    keys = [key.removesuffix("_runner_up") for key in there if key.endswith("_runner_up")]
+    keys = [key for key in keys if f"{key}_probability" in there]
+    is_of_types = any(f"{name}_".startswith(f"{key}_") for key in keys)
+    word = "unknown" if is_of_types else "no value"
+    while word in values:
+        word = f"({word})"
+    return word
 
 
 def get_numbers(table: pd.DataFrame, name: Any, option: str, axis: str = "obs") -> NDArray[Any]:

@@ -285,6 +285,36 @@ def test_one_value_in_the_colours_of_another_column_has_its_points(tab: Tab, lar
     assert tab.run("return explorer.views[0].nShown") == len(obs)
 
 
+@in_both
+def test_cells_without_a_value_are_shown_picked_and_counted(tab: Tab, made: Made):
+    n = int(made.cells.obs["leiden"].isna().sum())
+    tab.show(made.page, "?renderer=canvas#color=column:leiden&layer=points")
+    row = "#legends .levels li:last-child"
+    assert tab.text(row).split("\n")[0].startswith("no value")
+    assert tab.text(f"{row} .size") == f"{n} ({100 * n / made.cells.n_obs:.1f}%)"
+    grey = "217,217,217"
+    assert pixels_of(tab)[grey] > 50
+    tab.click(f"{row} input")
+    settled(tab)
+    assert grey not in pixels_of(tab)
+    tab.run("document.activeElement.blur()")
+    tab.keys("/no val\ue007")
+    settled(tab)
+    assert tab.text("#only-0") == "only leiden: no value ×"
+    tab.click("#legends .row button:nth-child(1)")  # show all
+    settled(tab)
+    shown = pixels_of(tab)
+    assert shown[grey] > 50
+    assert all(len(set(colour.split(","))) == 1 for colour in shown), "its name, and no colour"
+    tab.keys("v")
+    tab.wait("document.querySelector('.composition')")
+    assert tab.text("#selected").startswith(f"{n} cells selected")
+    tab.run(SAVED)
+    tab.click("#save-svg")
+    tab.wait("window.saved.length")
+    assert ">no value</text>" in tab.run("return window.saved[0].text()")
+
+
 def test_keys_and_wheel_move_the_map(tab: Tab, made: Made):
     tab.show(made.page)
     camera = "return [explorer.cameras[0].x, explorer.cameras[0].y, explorer.cameras[0].zoom]"

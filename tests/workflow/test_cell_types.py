@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import zlib
 from pathlib import Path
 
 import anndata as ad
@@ -12,16 +14,19 @@ import pytest
 import yaml
 
 import scatlas as sa
+from scatlas import pl
 from scatlas.datasets import simulate_plate, write_plate
 from scatlas.errors import ConfigError
 from scatlas.workflow.command_line.main import main
 from scatlas.workflow.config.loading import load
 from scatlas.workflow.config.sections import Annotate
+from scatlas.workflow.report._types import genes_of_types
 from tests.helpers.plates import write
 from tests.workflow.runs import Project, errors
 
 pytestmark = pytest.mark.workflow
 SOURCES = {"reference": "cell_type", "model": "cell_type_model"}
+ABSENT = "TYPE_OF_NO_CELL"
 
 
 @pytest.fixture(scope="module")
@@ -40,18 +45,55 @@ def annotated(built: Project, tmp_path_factory: pytest.TempPathFactory) -> Proje
     sa.io.write_annotator(project.folder / "model.h5ad", model)
     cells = cells[cells.obs["cell_line"] != "SIM_0006"].copy()
     write(cells, project.folder / "cells.h5ad")
+    write_marker_table(project.folder / "genes.csv", cells)
     project.change(
         annotate={
             "reference": "cells.h5ad",
             "label": ["half", "cell_line"],
             "groups": "donor",
             "model": "model.h5ad",
+            "markers": "genes.csv",
         },
         markers={"by": ["cell_type"], "n_genes": 20},
         pseudobulk={"by": ["cell_type"]},
     )
     project.build()
     return project
+
+
+def write_marker_table(path: Path, cells: ad.AnnData) -> None:
+    """Genes that a type has much more often than every other one, and a type of no cell."""
+    table = pd.DataFrame(cells.X.toarray() > 0, columns=cells.var_names)
+    shares = table.groupby(cells.obs["cell_line"].astype(str).to_numpy()).mean()
+    rows = ["label,up,down"]
+    for name, own in shares.iterrows():
+        rest = shares.drop(index=name)
+        up, down = (own - rest.max()).nlargest(8).index, (rest.min() - own).nlargest(2).index
+        rows.append(f'{name},"{", ".join(up)}",{" ".join(down)}')
+    rows.append(f"{ABSENT},{' '.join(shares.sum().nsmallest(8).index)},")
+    path.write_text("\n".join(rows))
+
+
+def test_marker_genes_name_the_clusters_of_a_type(annotated: Project):
+    obs = ad.read_zarr(annotated.results / "atlas.zarr").obs
+    table = pd.read_csv(
+        annotated.results / "tables/annotation.tsv", sep="\t", dtype={"leiden": str}
+    ).query("source == 'markers'")
+    names = table.set_index("leiden")["name"]
+    truth = obs.groupby("leiden", observed=True)["cell_line"].agg(
+        lambda c: c.value_counts().idxmax()
+    )
+    pure = obs.groupby("leiden", observed=True)["cell_line"].agg(
+        lambda c: c.value_counts(normalize=True).iloc[0] > 0.9
+    )
+    known = truth[pure & (truth != "SIM_0006")].astype(str)
+    assert known.size >= 3
+    assert (names[known.index] == known).mean() >= 0.8
+    assert ABSENT not in names.to_list()
+    assert (table["score"].dropna() > 2).all()
+    of_cells = obs["cell_type_markers"].astype(object).fillna("").to_numpy()
+    assert (of_cells == names.fillna("")[obs["leiden"].astype(str)].to_numpy()).all()
+    assert names.isna().to_list() == (table["unknown"] == 1).to_list()
 
 
 def test_known_types_are_right_and_those_of_no_labelled_cell_unknown(annotated: Project):
@@ -106,14 +148,48 @@ def test_tables_count_each_cell_once(annotated: Project):
         assert plates["n_cells"].sum() == obs[key].isna().sum()
     agreement = tables["_agreement"]
     assert agreement["n_cells"].sum() == len(obs)
-    assert list(agreement) == ["cell_line", *SOURCES.values(), "n_cells"]
+    assert list(agreement) == ["cell_line", *SOURCES.values(), "cell_type_markers", "n_cells"]
     page = (results / "report.html").read_text()
-    assert all(f'id="table-annotation{name}"' in page for name in tables)
+    assert all(f'id="table-annotation{name}"' in page for name in ("", "_agreement", "_genes"))
+    for figure in ("unknown_shares", "type_genes"):
+        drawn = {path.stem for path in (results / "figures" / figure).glob("*.png")}
+        assert drawn == set(SOURCES.values())
+        assert all(f'id="figure-{figure}-{key}"' in page for key in drawn)
     sample = ad.read_h5ad(results / "umap.h5ad").obs
     same = obs.loc[sample.index, "cell_type"].astype(object).fillna("")
     assert sample["cell_type"].astype(object).fillna("").tolist() == same.tolist()
     sums = ad.read_h5ad(results / "pseudobulk.h5ad").obs
     assert sums["n_obs_aggregated"].sum() == obs["cell_type"].notna().sum()
+
+
+def test_unknown_cells_are_no_type_and_shown_as_unknown(annotated: Project):
+    results = annotated.results
+    sample = ad.read_h5ad(results / "umap.h5ad")
+    genes = pd.read_csv(results / "tables/annotation_genes.tsv", sep="\t")
+    genes = genes[genes["source"] == "reference"]
+    cells, best = genes_of_types(results / "umap.h5ad", sample.obs, "cell_type", genes)
+    assert list(best) == sample.obs["cell_type"].cat.categories.tolist()
+    for name, first in genes.set_index("name")["genes"].str.split(" ").items():
+        assert best[name] == [gene for gene in first if gene in sample.var_names][:3]
+    assert cells.to_df().equals(sample.to_df()[cells.var_names])
+    types = sample.obs["cell_type"].astype(object).fillna("unknown")
+    assert cells.obs["cell_type"].tolist() == types.tolist()
+    (column,) = (c for c in page_columns(results / "explore.html") if c["name"] == "cell_type")
+    assert column["no_value"] == "unknown"
+    assert "unknown" not in column["levels"]
+    obs = ad.read_zarr(results / "atlas.zarr").obs
+    assert "unknown" not in {
+        *obs["cell_type"].cat.categories,
+        *obs["cell_type_vote"].cat.categories,
+    }
+    legend = pl.umap(results / "atlas.zarr", "cell_type").axes[0].get_legend()
+    assert legend.get_texts()[-1].get_text() == "unknown"
+
+
+def page_columns(page: Path) -> list[dict[str, object]]:
+    """What the explorer knows of its columns."""
+    block = page.read_text().partition('id="block-meta">')[2].partition("<")[0]
+    return json.loads(zlib.decompress(base64.b64decode(block), -15))["columns"]
 
 
 def test_clusters_get_the_vote_as_a_proposed_name(

@@ -1,11 +1,11 @@
 # Types of the cells, by classifiers that leave doubtful cells without one (config: annotate).
-# in:  the labelled cells or the CellTypist model; plates/{plate}/{counts.zarr,qc.parquet}
-# out: annotator/{reference,model}.h5ad, plates/{plate}/annotation.parquet; labels.smk joins them
+# in:  the labelled cells, the CellTypist model, the table of marker genes; plates/{plate}/{counts.zarr,qc.parquet}
+# out: annotator/{reference,model,markers}.h5ad, plates/{plate}/annotation.parquet; labels.smk joins them
 #
 # Another map or other clusters change nothing here. Classifiers of files know no plate.
 KEPT_MANIFESTS = f"{OUT}/manifests/{LAST_CELL_FILTER}/{{plate}}.json"
 PATHS_OF_CELLS = []
-for key in ("reference", "model"):
+for key in ("reference", "model", "markers"):
     if path := getattr(CONFIG.annotate, key):
         if not Path(path).exists() and not path.startswith(DEMO_FOLDER):
             raise WorkflowError(f"annotate.{key}: {path} does not exist: correct it")

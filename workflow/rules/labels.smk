@@ -43,7 +43,7 @@ rule labels:
         labels=f"{OUT}/labels.zarr/zarr.json",
         sample=f"{OUT}/embedding/labels.h5ad",
         types=[
-            shown(f"annotation{name}.tsv", "Map", f"Types of cells{what} (table)")
+            shown(f"annotation{name}.tsv", "Types", f"Types of cells{what} (table)")
             for name, what in TABLES_OF_TYPES.items()
         ],
         manifest=f"{OUT}/manifests/labels.json",

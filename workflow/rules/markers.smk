@@ -1,59 +1,6 @@
 # Marker genes of the groups of markers.by: sums by group of each plate, added up and compared.
-# in:  plates/{plate}/{counts.zarr,size_factors.parquet}, map.zarr or umap.h5ad
-# out: cell_groups.h5, plates/{plate}/group_sums.h5ad, tables/markers.tsv, markers.h5ad
-BY_CLUSTER = "leiden" in CONFIG.markers.by
-# Only other columns may be labels: a new name of a cluster sums no counts again.
-BY_LABEL = CONFIG.names_cells and set(CONFIG.markers.by) - {"leiden", "plate"}
-# The steps that give each cell its cluster, and their output.
-CLUSTERED = "map" if CONFIG.maps_all_cells else "embedding"
-CLUSTERS = "map.zarr/zarr.json" if CONFIG.maps_all_cells else "umap.h5ad"
-
-
-# A checkpoint, so that Snakemake compares the labels after they are made: only plates whose cells
-# have other labels are summed again.
-checkpoint cell_groups:
-    input:
-        load=each(f"{OUT}/manifests/load/{{plate}}.json"),
-        stores=ancient(each(f"{OUT}/plates/{{plate}}/counts.zarr/zarr.json")),
-        normalize=each(f"{OUT}/manifests/normalize/{{plate}}.json"),
-        size_factors=ancient(each(f"{OUT}/plates/{{plate}}/size_factors.parquet")),
-        clustered=[f"{OUT}/manifests/{CLUSTERED}.json"] if BY_CLUSTER else [],
-        clusters=[ancient(f"{OUT}/{CLUSTERS}")] if BY_CLUSTER else [],
-        labels_manifest=LABELS_MANIFEST if BY_LABEL else [],
-        names=LABELS_STORE if BY_LABEL else [],
-        script=script("cell_groups"),
-    output:
-        groups=f"{OUT}/cell_groups.h5",
-        manifest=f"{OUT}/manifests/cell_groups.json",
-    log:
-        f"{OUT}/logs/cell_groups.log",
-    benchmark:
-        f"{OUT}/benchmarks/cell_groups/atlas.tsv"
-    retries: 2
-    conda:
-        "../../envs/cpu.yaml"
-    threads: threads_for("cell_groups")
-    resources:
-        **requests("cell_groups"),
-    params:
-        stores=each(f"{OUT}/plates/{{plate}}/counts.zarr", options=True),
-        size_factors=each(f"{OUT}/plates/{{plate}}/size_factors.parquet", options=True),
-        by=CONFIG.markers.by,
-        labels=labels_option,
-        clusters=clusters_option(),
-        names=result("--names", "labels.zarr", BY_LABEL),
-        code=code("cell_groups"),
-    message:
-        "groups of the cells"
-    shell:
-        f"{RUN}"
-        " {input.script:q} --stores {params.stores:q} --size-factors {params.size_factors:q}"
-        " --by {params.by:q} --labels {params.labels:q} {params.clusters}"
-        " {params.names}"
-        " --groups {output.groups:q}"
-        f"{STEP_TAIL}"
-
-
+# in:  plates/{plate}/{counts.zarr,size_factors.parquet}, cell_groups.h5
+# out: plates/{plate}/group_sums.h5ad, tables/markers.tsv, markers.h5ad
 rule group_sums:
     input:
         load=rules.load.output.manifest,
@@ -78,7 +25,8 @@ rule group_sums:
     resources:
         **requests("group_sums", "small_plates"),
     params:
-        labels=digest_of_labels,
+        by=CONFIG.markers.by,
+        labels=digest_of_labels(CONFIG.markers.by),
         code=code("group_sums"),
         store=subpath(input.store, parent=True),
     message:
@@ -86,7 +34,7 @@ rule group_sums:
     shell:
         f"{RUN}"
         " {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
-        " --size-factors {input.size_factors:q} --groups {input.groups:q}"
+        " --size-factors {input.size_factors:q} --groups {input.groups:q} --by {params.by:q}"
         " --sums {output.sums:q}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"
 

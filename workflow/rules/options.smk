@@ -109,6 +109,19 @@ def union_option(option):
 # The cells of the map: all of them, or the sample; and the steps that make it.
 MAPPED = "atlas" if CONFIG.maps_all_cells else "embedding"
 CELLS = "atlas.zarr" if CONFIG.maps_all_cells else "umap.h5ad"
+# obs columns of the sums of counts.
+PSEUDOBULK = CONFIG.pseudobulk.by if CONFIG.pseudobulk else []
+EFFECTS = CONFIG.effects.columns if CONFIG.effects else []
+
+
+def waits_for_groups(by):
+    """Whether sums by these columns wait for clusters or labels; else they are made at once."""
+    return "leiden" in by or (CONFIG.names_cells and bool(by))
+
+
+# Columns of cell_groups.h5.
+GROUPED = [*CONFIG.markers.by]
+GROUPED += [name for by in (PSEUDOBULK, EFFECTS) if waits_for_groups(by) for name in by]
 # The user's names of clusters and cells, for rules that join or show them.
 LABELS_MANIFEST = [f"{OUT}/manifests/labels.json"] if CONFIG.names_cells else []
 LABELS_STORE = [ancient(f"{OUT}/labels.zarr/zarr.json")] if CONFIG.names_cells else []
@@ -207,7 +220,25 @@ def clusters_option():
     option, name = (
         ("--map", "map.zarr") if CONFIG.maps_all_cells else ("--umap", "umap.h5ad")
     )
-    return result(option, name, "leiden" in CONFIG.markers.by)
+    return result(option, name, "leiden" in GROUPED)
+
+
+def groups_of(by):
+    """Groups of the cells, as an input of sums that wait for them."""
+    return ancient(cell_groups) if waits_for_groups(by) else []
+
+
+def groups_option(by):
+    """Where sums find their groups: in cell_groups.h5, or in obs and the plate sheet."""
+    if waits_for_groups(by):
+        return result("--groups", "cell_groups.h5")
+
+    def labels(wildcards):
+        there = {**PLATES[wildcards.plate].labels, "plate": wildcards.plate}
+        given = {name: there[name] for name in by if there.get(name)}
+        return f"--labels {shlex.quote(json.dumps(given))}" if given else ""
+
+    return labels
 
 
 def by_gene_option(wildcards, input):
@@ -275,11 +306,18 @@ def cell_groups(wildcards):
     return checkpoints.cell_groups.get().output.groups
 
 
-def digest_of_labels(wildcards):
+def digest_of_labels(by):
     """Digest of the labels of a plate's cells: a change of it reruns the sums of the plate."""
-    manifest = Path(checkpoints.cell_groups.get().output.manifest)
-    # The manifest of an earlier run may lack a new plate.
-    return json.loads(manifest.read_text("utf-8"))["plates"].get(wildcards.plate, "")
+    if by is not CONFIG.markers.by and not waits_for_groups(by):
+        return ""
+
+    def digest(wildcards):
+        manifest = Path(checkpoints.cell_groups.get().output.manifest)
+        # The manifest of an earlier run may lack a new plate, or a column.
+        plates = json.loads(manifest.read_text("utf-8"))["plates"]
+        return "-".join(plates.get(wildcards.plate, {}).get(name, "") for name in by)
+
+    return digest
 
 
 # Values of all plates up to which the copy has all genes, if by_gene.genes is auto.

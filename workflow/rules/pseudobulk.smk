@@ -1,5 +1,5 @@
 # Counts summed by plate and group of cells (config: pseudobulk).
-# in:  plates/{plate}/{counts.zarr,qc.parquet}
+# in:  plates/{plate}/{counts.zarr,qc.parquet}; cell_groups.h5, if the groups are clusters or labels
 # out: plates/{plate}/pseudobulk.zarr, pseudobulk.h5ad
 
 
@@ -9,8 +9,7 @@ rule pseudobulk:
         store=ancient(rules.load.output.store),
         kept=f"{OUT}/manifests/{LAST_CELL_FILTER}/{{plate}}.json",
         qc=ancient(f"{OUT}/plates/{{plate}}/{KEPT_CELLS}"),
-        labels_manifest=LABELS_MANIFEST,
-        names=LABELS_STORE,
+        groups=groups_of(PSEUDOBULK),
         script=script("pseudobulk"),
     output:
         sums=f"{OUT}/plates/{{plate}}/pseudobulk.zarr/zarr.json",
@@ -29,8 +28,10 @@ rule pseudobulk:
     resources:
         **requests("pseudobulk", "small_plates"),
     params:
-        options=sections(pseudobulk=CONFIG.pseudobulk),
-        names=result("--names", "labels.zarr", CONFIG.names_cells),
+        by=PSEUDOBULK,
+        groups=groups_option(PSEUDOBULK),
+        digest=digest_of_labels(PSEUDOBULK),
+        key="pseudobulk.by",
         code=code("pseudobulk"),
         store=subpath(input.store, parent=True),
         sums=subpath(output.sums, parent=True),
@@ -39,7 +40,8 @@ rule pseudobulk:
     shell:
         f"{RUN}"
         " {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
-        " --qc {input.qc:q} {params.options} {params.names} --sums {params.sums:q}"
+        " --qc {input.qc:q} --by {params.by:q} --key {params.key} {params.groups}"
+        " --sums {params.sums:q}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"
 
 
@@ -77,4 +79,5 @@ rule merge_pseudobulk:
         f"{BLOCK_OPTIONS}{STEP_TAIL}"
 
 
-RESULTS += rules.merge_pseudobulk.output
+if CONFIG.pseudobulk:
+    RESULTS += rules.merge_pseudobulk.output

@@ -70,6 +70,11 @@ rule report:
             "Clusters by plate (table)",
             CONFIG.maps_all_cells,
         ),
+        # Folders: one picture for each source of types.
+        unknown_shares=shown(
+            "unknown_shares", "Types", "Cells of unknown {color}", CONFIG.annotate
+        ),
+        type_genes=shown("type_genes", "Types", "Genes by {color}", CONFIG.annotate),
         runs=shown("runs.tsv", "Run", "Time and memory (table)"),
         settings=shown("settings.tsv", "Run", "Config (table)"),
         versions=shown("versions.tsv", "Run", "Software (table)"),

@@ -68,7 +68,8 @@ def shared_genes(annotator: Annotator, names: pd.Index, source: str) -> SharedGe
     positions = pd.Index(annotator.genes.astype(str)).get_indexer(names)
     rows = np.flatnonzero((positions >= 0) & ~names.duplicated())
     n_shared, n_genes = rows.size, annotator.genes.size
-    if n_shared < min(_MIN_GENES, n_genes) or n_shared < MIN_SHARE * n_genes:
+    few = min(_MIN_GENES, n_genes) if annotator.link != "lists" else 1
+    if n_shared < few or n_shared < MIN_SHARE * n_genes:
         raise InputError(
             f"{source}: {n_shared:,} of the {n_genes:,} genes of the model are among its "
             f"{len(names):,}: the model has {str(annotator.genes[0])!r}, the cells {names[0]!r}: "
@@ -101,6 +102,8 @@ def annotate_values(
     InputError
         Too few shared genes, or values that are neither.
     """
+    if annotator.link == "lists":
+        raise InputError("lists of marker genes name clusters alone: annotate.markers of a run")
     genes = shared_genes(annotator, names, source)
     scorer = Scorer.from_annotator(annotator, genes)
 

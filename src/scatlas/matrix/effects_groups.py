@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import logging
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from scatlas import columns
 from scatlas.errors import InputError
-from scatlas.matrix.effects import Effects, fit_effects
+from scatlas.matrix.effects import fit_effects
 from scatlas.matrix.effects_moderation import n_discoveries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
+
+    from scatlas.matrix.effects import Effects
 
 N_CELLS = "n_obs_aggregated"  # as sa.get.aggregate names it
 _FDR = 0.05
@@ -88,13 +90,47 @@ def drop_small(samples: pd.DataFrame, min_cells: int) -> tuple[pd.DataFrame, lis
     return samples[~small], rows
 
 
-def _groups(
-    samples: pd.DataFrame, groups: Sequence[str]
-) -> Iterable[tuple[tuple[str, ...], pd.DataFrame]]:
-    """Samples of each combination of labels that occurs, in the order of the categories."""
-    if not groups:
-        return [((), samples)]
-    return samples.groupby(list(groups), observed=True, sort=True)
+class GroupEffects(NamedTuple):
+    """Effects within one group, by its labels, without the counts."""
+
+    key: tuple[str, ...]
+    conditions: pd.DataFrame
+    genes: pd.DataFrame
+    samples: pd.DataFrame
+    log2_fold_change: NDArray[np.float32]
+    t: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, key: tuple[str, ...], found: Effects) -> GroupEffects:
+        change, t = found.to_memory()
+        df = found.genes["df"].to_numpy()
+        table = found.conditions.assign(
+            df_residual=float(found.genes["df_residual"].max()),
+            df_prior=found.model.moderation.df_prior,
+            n_genes=np.isfinite(t).sum(axis=1),
+            n_significant=[n_discoveries(row, df, _FDR) for row in t],
+        )
+        if N_CELLS in found.samples:
+            cells = found.samples.groupby("condition", observed=True)[N_CELLS].sum()
+            table.insert(2, "n_cells", cells[table.index].to_numpy())
+        return cls(key, table, found.genes, found.samples, change, t)
+
+    def table(self, within: Sequence[str], condition: str) -> pd.DataFrame:
+        """The conditions, with the labels of the group."""
+        names = self.conditions.index
+        labels = {**dict(zip(within, self.key, strict=True)), condition: names.astype(str)}
+        return pd.DataFrame(labels, names).join(self.conditions)
+
+
+def as_obs(table: pd.DataFrame, labels: Sequence[str]) -> pd.DataFrame:
+    """The conditions of all groups with names, and labels as categories."""
+    from anndata.utils import make_index_unique
+
+    table = table.copy()
+    for name in labels:
+        table[name] = pd.Categorical(table[name], table[name].unique())
+    names = ["_".join(row) for row in table[[*labels]].astype(str).to_numpy()]
+    return table.set_axis(make_index_unique(pd.Index(names, dtype=object)))
 
 
 def fit_groups(
@@ -103,37 +139,22 @@ def fit_groups(
     genes: pd.Index,
     left_out: list[tuple[str, ...]],
     **options: Any,
-) -> Iterator[tuple[tuple[str, ...], Effects]]:
-    """Effects of each group of samples that has some, by its labels.
+) -> Iterator[GroupEffects]:
+    """Effects of each group of samples that has some.
 
     `samples` has the columns of :func:`label_samples`, and ``row``, which ``counts_of`` takes. What
     is left out, with the reason, is added to the list: labels of the group, condition, sample.
     """
     within = [name for name in samples if name.startswith("within")]
-    for key, own in _groups(samples, within):
+    for key, own in samples.groupby(within, observed=True) if within else [((), samples)]:
+        rows, own = own["row"].to_numpy(), own.drop(columns=["row", *within])
         try:
-            fit = fit_effects(counts_of(own["row"].to_numpy()), own, genes, **options)
+            found = fit_effects(counts_of(rows), own, genes, **options)
         except InputError as error:
             if not within:
                 raise
             left_out.append((*key, "", "", str(error)))
             logger.warning("no effects within %s: %s", ", ".join(key), error)
             continue
-        found = fit.to_memory()
         left_out += [(*key, *row) for row in found.left_out.itertuples(index=False)]
-        yield key, found
-
-
-def table_of(found: Effects) -> pd.DataFrame:
-    """The conditions of a model, with what they rest on and how many genes they change."""
-    df = found.genes["df"].to_numpy()
-    table = found.conditions.assign(
-        df_residual=float(found.genes["df_residual"].max()),
-        df_prior=found.df_prior,
-        n_genes=np.isfinite(found.t).sum(axis=1),
-        n_significant=[n_discoveries(row, df, _FDR) for row in found.t],
-    )
-    if N_CELLS in found.samples:
-        cells = found.samples.groupby("condition", observed=True)[N_CELLS].sum()
-        table.insert(2, "n_cells", cells[table.index].to_numpy())
-    return table
+        yield GroupEffects.of(key, found)

@@ -12,6 +12,7 @@ from scatlas._util.imports import exports
 
 if TYPE_CHECKING:
     from scatlas.pl._clusters import cluster_shares as cluster_shares
+    from scatlas.pl._clusters import unknown_shares as unknown_shares
     from scatlas.pl._components import held_variance as held_variance
     from scatlas.pl._components import pca_scree as pca_scree
     from scatlas.pl._composition import composition as composition

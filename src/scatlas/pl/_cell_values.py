@@ -10,7 +10,7 @@ import pandas as pd
 from natsort import natsorted
 
 from scatlas import blocks
-from scatlas.columns import get_column, get_numbers
+from scatlas.columns import get_column, get_numbers, name_of_gaps
 from scatlas.elements import check_finite_values, get_obsm, get_table, to_contiguous
 from scatlas.errors import InputError
 from scatlas.get import gene
@@ -56,6 +56,10 @@ class CellValues:
             there = ", ".join(map(str, obs.columns)) or "none"
             msg = f"obs has no column {name!r} ({option}), it has {there}; and {error}"
             raise InputError(msg) from error
+
+    def name_of_gaps(self, name: str, values: list[str]) -> str:
+        """What cells without a value of a column of obs are called."""
+        return name_of_gaps(name, self._obs("").columns, values)
 
     def numbers(self, name: str, option: str) -> np.ndarray:
         """Numbers of such a column or gene, NaN for cells without a value."""

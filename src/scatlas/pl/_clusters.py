@@ -1,4 +1,4 @@
-"""Which clusters the cells of each plate are in."""
+"""Which clusters the cells of each plate are in, and where their types are unknown."""
 
 from __future__ import annotations
 
@@ -10,13 +10,25 @@ from scipy.cluster.hierarchy import leaves_list, linkage, optimal_leaf_ordering
 from scipy.spatial.distance import pdist
 
 from scatlas.errors import InputError
-from scatlas.pl._style import MAX_LETTERS, figure, short_names, styled
+from scatlas.pl._style import (
+    GREY,
+    INK,
+    MANY_PLATES,
+    MAX_LETTERS,
+    figure,
+    plate_ticks,
+    short_names,
+    styled,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _NAMED_PLATES = 100
+_NAMED_CLUSTERS = 120  # of the shares of unknown cells
+_N_HIGHEST = 8  # named ones of more
 
 
 @styled
@@ -66,3 +78,56 @@ def cluster_shares(n_cells: pd.DataFrame) -> Figure:
     ax.set_title("share of each plate's cells in each cluster")
     made.colorbar(image, ax=ax, shrink=0.6, label="% of the plate's cells", extend="max")
     return made
+
+
+@styled
+def unknown_shares(clusters: pd.Series, plates: pd.Series, *, whole: float) -> Figure:
+    """Share of the cells whose type is unknown, of each cluster and of each plate.
+
+    More than 120 clusters or 30 plates are sorted, and the eight with the highest shares are named.
+
+    Parameters
+    ----------
+    clusters, plates
+        Shares from 0 to 1, by name, in the order of the picture.
+    whole
+        The share of all cells, as a dashed line.
+
+    Raises
+    ------
+    InputError
+        There is no plate or no cluster.
+    """
+    if clusters.empty or plates.empty:
+        raise InputError("there is no plate or no cluster to draw: give the share of at least one")
+    few = (clusters, _NAMED_CLUSTERS), (plates, MANY_PLATES)
+    # Names have 0.11 inches at least, which a line of 7 points takes.
+    made = figure(1.0 + max(5.4, 0.11 * min(len(clusters), _NAMED_CLUSTERS)), 6.4)
+    axes = made.subplots(2, 1)
+    for ax, (shares, most), what in zip(axes, few, ("cluster", "plate"), strict=True):
+        _draw_shares(ax, 100 * shares, most, what)
+        ax.axhline(100 * whole, color=INK, linewidth=1, linestyle="--")
+        ax.set_title(f"cells of unknown type by {what} (dashed: {100 * whole:.1f}% of all cells)")
+        ax.set_ylabel(f"% of the {what}'s cells")
+    made.align_ylabels(axes)
+    return made
+
+
+def _draw_shares(ax: Axes, shares: pd.Series, most: int, what: str) -> None:
+    """Bars of shares in per cent, with their names or those of the highest."""
+    many = len(shares) > most
+    shares = shares.sort_values(ascending=False, kind="stable") if many else shares
+    names = short_names(map(str, shares.index), MAX_LETTERS)
+    first = int(many)  # sorted ones have numbers from 1 in place of names
+    ax.bar(range(first, len(names) + first), shares, 1.0 if many else 0.74, color=GREY)
+    ax.set_xlim(first - 0.6, len(names) + first - 0.4)
+    ax.set_ylim(0, max(1.0, 1.08 * float(shares.max())))
+    if not many:
+        plate_ticks(ax, names)
+        return
+    ax.set_xlabel(f"{len(names):,} {what}s, sorted by this share")
+    highest = zip(names[:_N_HIGHEST], shares, strict=False)
+    text = "\n".join(f"{name}  {share:.0f}%" for name, share in highest if share > 0)
+    ground = {"facecolor": "white", "alpha": 0.8, "linewidth": 0}
+    at = ax.transAxes
+    ax.text(0.995, 0.98, text, ha="right", va="top", fontsize=7, bbox=ground, transform=at)

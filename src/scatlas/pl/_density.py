@@ -50,7 +50,13 @@ class Pixels(NamedTuple):
 
 @styled
 def umap_density(
-    read: Read, n_cells: int, color: str, *, names: list[str] | None = None, low: bool = False
+    read: Read,
+    n_cells: int,
+    color: str,
+    *,
+    names: list[str] | None = None,
+    low: bool = False,
+    no_value: str = "no value",
 ) -> Figure:
     """Draw cells on the map as the density of its pixels.
 
@@ -70,6 +76,8 @@ def umap_density(
         Names of the categories; None: the column has numbers.
     low
         Of numbers, give the brightest colours to the lowest.
+    no_value
+        Name of the cells without a category, which are grey.
     """
     xy, values = _sample(read, n_cells, 0 if names is None else len(names))
     if names is None:
@@ -82,7 +90,7 @@ def umap_density(
     _show(ax, pixels, pixels.sums / np.maximum(pixels.counts, 1)[..., None] / 255)
     ax.set_title(title_of_categories(color, len(names), n_cells))
     codes = values.astype(np.int64)
-    legend(ax, codes, names, palette, label_clusters(ax, xy, codes, names))
+    legend(ax, codes, names, label_clusters(ax, xy, codes, names), no_value)
     return made
 
 

@@ -69,7 +69,8 @@ def umap(
     With 8 to 76 categories, each that gathers in a place carries its number there, and the legend
     gives number and name; colours alone would not do. With more the legend names the 76 largest.
     Points are drawn in a fixed random order, so that no category lies on top; of numbers the
-    highest lie on top.
+    highest lie on top. Cells without a value are grey and the last of the legend: ``unknown`` in a
+    column of types (:func:`scatlas.tl.annotate`), else ``no value``.
 
     Parameters
     ----------
@@ -117,7 +118,8 @@ def umap(
             _draw_measure(one, xy, column.to_numpy(np.float64, na_value=np.nan), lowest_on_top)
         else:
             codes, values = categories(column)
-            _draw_categories(one, xy, codes, values, legend_loc)
+            gaps = cells.name_of_gaps(str(name), values) if (codes < 0).any() else ""
+            _draw_categories(one, xy, codes, values, legend_loc, gaps)
             title = title_of_categories(name, len(values), len(xy)) if alone else title
         one.set_title(title)
     return made
@@ -156,7 +158,7 @@ def before_after(
         ax.set_title(f"{color}, {title}")
         # Each value keeps one mark on both maps.
         marks |= label_clusters(ax, xy, codes, names)
-    legend(ax, codes, names, palette, marks)
+    legend(ax, codes, names, marks, cells.name_of_gaps(color, names))
     return made
 
 
@@ -301,19 +303,21 @@ def _is_measure(column: pd.Series) -> bool:
 
 
 def _draw_categories(
-    ax: Axes, xy: np.ndarray, codes: np.ndarray, names: list[str], legend_loc: str
+    ax: Axes, xy: np.ndarray, codes: np.ndarray, names: list[str], legend_loc: str, gaps: str
 ) -> None:
-    """Cells coloured by categories, with their names."""
+    """Cells coloured by categories, with their names, and what cells without one are called."""
     palette = colours(len(names))
     scatter(ax, xy, codes, palette, np.random.default_rng(0).permutation(codes.size))
     short = short_names(names, 24)
     crowded = sum(map(len, short)) > _MAX_LETTERS_ON_DATA * _relative_side(ax) ** 2
     if legend_loc == "right margin" or (legend_loc == "on data" and crowded):
-        legend(ax, codes, names, palette, label_clusters(ax, xy, codes, names))
+        legend(ax, codes, names, label_clusters(ax, xy, codes, names), gaps)
     elif legend_loc == "on data":
         gathered = _label_positions(xy, codes, len(names))
         centres = {i: np.median(xy[codes == i], axis=0) for i in range(len(names))}
         _mark(ax, xy, {short[i]: at for i, at in (centres | gathered).items()})
+        if gaps:
+            legend(ax, codes[codes < 0], [], {}, gaps)
 
 
 def _draw_measure(ax: Axes, xy: np.ndarray, values: np.ndarray, lowest_on_top: bool) -> None:
@@ -410,11 +414,11 @@ def _push_apart(centres: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     return centres
 
 
-def legend(
-    ax: Axes, codes: np.ndarray, names: list[str], palette: list[str], marks: dict[int, str]
-) -> None:
-    """Name the categories beside the map; if there are many, only the largest."""
-    sizes = np.bincount(codes[codes >= 0], minlength=len(names))
+def legend(ax: Axes, codes: np.ndarray, names: list[str], marks: dict[int, str], gaps: str) -> None:
+    """Name the categories beside the map, if there are many only the largest; last, as ``gaps``,
+    cells without one.
+    """
+    sizes, palette = np.bincount(codes[codes >= 0], minlength=len(names)), colours(len(names))
     shown = np.sort(np.argsort(-sizes, kind="stable")[:MAX_NUMBERS])
     handles = []
     # Several columns have less room.
@@ -426,7 +430,7 @@ def legend(
         more = f"and {len(names) - len(shown):,} smaller"
         handles.append(Line2D([], [], marker="", linestyle="", label=more))
     if (codes < 0).any():
-        handles.append(Line2D([], [], marker="o", linestyle="", color=MISSING, label="missing"))
+        handles.append(Line2D([], [], marker="o", linestyle="", color=MISSING, label=gaps))
     ax.legend(
         handles=handles,
         loc="upper left",

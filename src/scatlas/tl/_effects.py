@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -13,8 +11,8 @@ from scatlas import blocks, columns, elements
 from scatlas._util.numbers import check_positive, whole_number
 from scatlas.errors import InputError
 from scatlas.get import aggregate_cells
-from scatlas.matrix.effects import METHODS, fit_effects
-from scatlas.matrix.effects_moderation import n_discoveries
+from scatlas.matrix.effects import METHODS
+from scatlas.matrix.effects_groups import N_CELLS, as_obs, drop_small, fit_groups, label_samples
 from scatlas.matrix.effects_scaling import SCALINGS
 
 if TYPE_CHECKING:
@@ -23,14 +21,11 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from numpy.typing import NDArray
 
-    from scatlas.matrix.effects import Effects, Method
+    from scatlas.matrix.effects import Method
+    from scatlas.matrix.effects_groups import GroupEffects
     from scatlas.matrix.effects_scaling import Scaling
 
-logger = logging.getLogger(__name__)
-_N_CELLS, _LAYER = "n_obs_aggregated", "sum"  # as sa.get.aggregate names them
-_FDR = 0.05
-# Texts that readers of tables take for a gap.
-_NO_NAMES = ("", "NA", "NaN", "nan", "None", "<NA>")
+_LAYER = "sum"  # as sa.get.aggregate names it
 
 
 @blocks.passes(1, "the sums of replicates")
@@ -120,30 +115,16 @@ def effects(
     """
     _check_options(method, scaling, min_count, min_total_count)
     within = [] if within is None else list(dict.fromkeys(columns.as_names(within, "within")))
-    names = {f"within {i}": name for i, name in enumerate(within)}
-    groups = [*names]
+    obs = elements.get_table(adata, "obs")
+    table = label_samples(obs, condition, control, within, replicate, block)
     given = {"condition": condition}
     given |= {"block": block} if block is not None else {}
     given |= {"replicate": replicate} if replicate is not None else {}
-    table = _labels(adata, names | given)
-    control = _known(str(control), table["condition"], condition)
     counts, samples = _pseudobulks(adata, table, replicate is not None, layer)
-    samples, few = _drop_small(samples, whole_number(min_cells, "min_cells"))
-    options: dict[str, Any] = {"method": method, "scaling": scaling, "control": control}
+    samples, few = drop_small(samples, whole_number(min_cells, "min_cells"))
+    options: dict[str, Any] = {"method": method, "scaling": scaling, "control": str(control)}
     options |= {"min_count": float(min_count), "min_total_count": float(min_total_count)}
-    models: list[_Model] = []
-    for key, own in samples.groupby(groups, observed=True) if groups else [((), samples)]:
-        rows, own = own["row"].to_numpy(), own.drop(columns=["row", *groups])
-        try:
-            found = fit_effects(counts[rows], own, adata.var_names, **options)
-        except InputError as error:
-            if not within:
-                raise
-            few.append((*key, "", "", str(error)))
-            logger.warning("no effects within %s: %s", ", ".join(key), error)
-            continue
-        models.append(_Model.of(key, found))
-        few += [(*key, *row) for row in found.left_out.itertuples(index=False)]
+    models = [*fit_groups(samples, counts.__getitem__, adata.var_names, few, **options)]
     if not models:
         raise InputError(
             f"no value of {', '.join(within)} has effects of {condition}; the first: {few[-1][-1]}"
@@ -161,40 +142,6 @@ def _check_options(method: Any, scaling: Any, min_count: Any, min_total_count: A
     check_positive(min_total_count, "min_total_count")
 
 
-def _labels(adata: AnnData, names: dict[str, str]) -> pd.DataFrame:
-    """Labels as texts, by option; those of ``within`` may have gaps."""
-    obs = elements.get_table(adata, "obs")
-    table = pd.DataFrame(index=obs.index)
-    for option, name in names.items():
-        columns.check_groups(columns.get_column(obs, name, option), option)
-        labels = columns.get_labels(obs, name, option).remove_unused_categories()
-        labels = labels.rename_categories([str(label) for label in labels.categories])
-        if bad := [label for label in labels.categories if label in _NO_NAMES]:
-            raise InputError(
-                f"obs[{name!r}] ({option}) has the label {bad[0]!r}, which tables read as a gap: "
-                "rename it"
-            )
-        gaps = int((labels.codes < 0).sum())
-        if gaps and not option.startswith("within"):
-            raise InputError(
-                f"obs[{name!r}] ({option}) has no value in {gaps:,} of {len(obs):,} rows: fill "
-                "them, or leave these rows out"
-            )
-        if gaps:
-            logger.warning("%d rows have no value of %s and are left out", gaps, name)
-        table[option] = pd.Categorical(labels)
-    return table
-
-
-def _known(control: str, labels: pd.Series, name: str) -> str:
-    """The control, if it is a label."""
-    there = list(labels.cat.categories)
-    if control not in there:
-        near = get_close_matches(control, there, 1) or there[:1]
-        raise InputError(f"obs[{name!r}] has no control {control!r}: try {', '.join(near)!r}")
-    return control
-
-
 def _pseudobulks(
     adata: AnnData, table: pd.DataFrame, sums: bool, layer: str | None
 ) -> tuple[NDArray[Any], pd.DataFrame]:
@@ -207,8 +154,8 @@ def _pseudobulks(
         x = layers["sum"]
     else:
         x = blocks.to_memory(x)
-        if _N_CELLS in adata.obs:
-            table[_N_CELLS] = columns.get_numbers(adata.obs, _N_CELLS, "min_cells")
+        if N_CELLS in adata.obs:
+            table[N_CELLS] = columns.get_numbers(adata.obs, N_CELLS, "min_cells")
     x = blocks.on_host(x)
     counts = x.toarray() if blocks.is_sparse(x) else np.asarray(x)
     for name, row in zip(table.index, counts, strict=True):
@@ -220,55 +167,14 @@ def _pseudobulks(
     return counts, table.assign(row=np.arange(len(table)))
 
 
-def _drop_small(
-    samples: pd.DataFrame, min_cells: int
-) -> tuple[pd.DataFrame, list[tuple[str, ...]]]:
-    if _N_CELLS not in samples:
-        return samples, []
-    small = samples[_N_CELLS] < min_cells
-    within = [name for name in samples if name.startswith("within")]
-    rows = [
-        (*map(str, own[within]), str(own["condition"]), str(name), f"{own[_N_CELLS]:,} cells")
-        for name, own in samples[small].iterrows()
-    ]
-    return samples[~small], rows
-
-
-class _Model(NamedTuple):
-    """What remains of a fit, without its counts."""
-
-    key: tuple[str, ...]
-    conditions: pd.DataFrame
-    genes: pd.DataFrame
-    samples: pd.DataFrame
-    log2_fold_change: NDArray[np.float32]
-    t: NDArray[np.float32]
-
-    @classmethod
-    def of(cls, key: tuple[str, ...], found: Effects) -> _Model:
-        change, t = found.to_memory()
-        df = found.genes["df"].to_numpy()
-        table = found.conditions.assign(
-            df_residual=float(found.genes["df_residual"].max()),
-            df_prior=found.model.moderation.df_prior,
-            n_genes=np.isfinite(t).sum(axis=1),
-            n_significant=[n_discoveries(row, df, _FDR) for row in t],
-        )
-        if _N_CELLS in found.samples:
-            cells = found.samples.groupby("condition", observed=True)[_N_CELLS].sum()
-            table.insert(2, "n_cells", cells[table.index].to_numpy())
-        return cls(key, table, found.genes, found.samples, change, t)
-
-
 def _as_anndata(
-    models: Sequence[_Model],
+    models: Sequence[GroupEffects],
     genes: pd.Index,
     within: Sequence[str],
     condition: str,
     uns: dict[str, Any],
 ) -> AnnData:
     from anndata import AnnData
-    from anndata.utils import make_index_unique
 
     shape = sum(len(model.conditions) for model in models), genes.size
     x, t = np.full(shape, np.nan, np.float32), np.full(shape, np.nan, np.float32)
@@ -279,16 +185,9 @@ def _as_anndata(
         rows = slice(first, first := first + len(model.conditions))
         x[rows, at], t[rows, at] = model.log2_fold_change, model.t
         mean[at, i], df[at, i] = model.genes["mean_expression"], model.genes["df"]
-        group = dict(zip(within, model.key, strict=True))
-        labels = {**group, condition: model.conditions.index.astype(str)}
-        obs.append(pd.DataFrame(labels, model.conditions.index).join(model.conditions))
-        obs[i]["model"] = i
-        samples.append(model.samples.assign(**group))
-    table = pd.concat(obs)
-    for name in (*within, condition):
-        table[name] = pd.Categorical(table[name], table[name].unique())
-    names = ["_".join(row) for row in table[[*within, condition]].astype(str).to_numpy()]
-    table.index = make_index_unique(pd.Index(names, dtype=object))
+        obs.append(model.table(within, condition).assign(model=i))
+        samples.append(model.samples.assign(**dict(zip(within, model.key, strict=True))))
+    table = as_obs(pd.concat(obs), [*within, condition])
     return AnnData(
         x,
         obs=table,

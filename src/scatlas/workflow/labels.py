@@ -69,12 +69,12 @@ def read_tables(paths: Sequence[Path | str]) -> list[LabelTable]:
 
 def read_clustering(path: Path) -> str | None:
     """Digest in a table that may have no names yet; None for another table."""
-    header, *rows = _read_cells(path)
+    header, *rows = read_rows(path)
     return rows[0][header.index(CLUSTERING)] if CLUSTERING in header else None
 
 
 def _read_table(path: Path) -> LabelTable:
-    header, *rows = _read_cells(path)
+    header, *rows = read_rows(path)
     # In a table of cells, such as the whole obs, leiden is a column like others.
     keys = (CLUSTER, CELL, *([BY] if header[0] == BY else []))
     key = next((name for name in header if name in keys), None)
@@ -110,13 +110,13 @@ def _read_table(path: Path) -> LabelTable:
     return LabelTable(path, table, columns)
 
 
-def _read_cells(path: Path) -> list[list[str]]:
+def read_rows(path: Path, kind: str = "of labels: write it with scatlas label") -> list[list[str]]:
     """Rows of a table as Excel, pandas and people write it, without empty rows and columns."""
     try:
         raw = path.read_bytes()
         text = raw.decode("utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
     except (FileNotFoundError, IsADirectoryError):
-        msg = f"{path}: there is no such table of labels: write it with scatlas label"
+        msg = f"{path}: there is no such table {kind}"
         raise InputError(msg) from None
     except UnicodeDecodeError:
         raise InputError(f"{path} is not a text file: save it as CSV (UTF-8)") from None
@@ -133,7 +133,7 @@ def _read_cells(path: Path) -> list[list[str]]:
         msg = f"{at} has a quote without its end ({error}): write the end, or remove it"
         raise InputError(msg) from None
     if len(cells) < 2:
-        raise InputError(f"{path} has no rows: write a header, and a row for each cluster or cell")
+        raise InputError(f"{path} has no rows: write a header, and the rows below it")
     width = max(number for number, name in enumerate(cells[0], start=1) if name)
     for number, row in enumerate(cells, start=1):
         if any(row[width:]):

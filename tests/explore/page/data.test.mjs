@@ -116,22 +116,24 @@ test("numbers are written for people", () => {
   assert.equal(formatShare(0.0004), "<0.1%");
 });
 
-test("codes without a level or number become NO_CODE", async () => {
+test("cells without a value are a grey level, those without a number NO_CODE", async () => {
   const meta = {
     n_cells: 3, n_points: 3, genes: [{ name: "A" }], gene_stride: 2, side: 4, means_side: 2,
     columns: [
       { name: "n", kind: "number", levels: [], low: 0, high: 254 },
-      { name: "many", kind: "category", levels: Array.from({ length: 300 }, (_, i) => `l${i}`) },
+      { name: "many", kind: "category", levels: Array.from({ length: 300 }, (_, i) => `l${i}`), no_value: "unknown" },
     ],
   };
   const blocks = {
     "column-0": Uint8Array.of(0, 254, 255),
-    "column-1": Uint8Array.of(0, 1, 255, 7, 43, 255),
+    "column-1": Uint8Array.of(0, 1, 1, 7, 43, 44),
     "gene-0": Uint8Array.of(9, 8),
   };
   const atlas = new Atlas(meta, async (name) => blocks[name]);
   assert.deepEqual([...(await atlas.codes(0))], [0, 254, NO_CODE]);
-  assert.deepEqual([...(await atlas.codes(1))], [7, 299, NO_CODE]);
+  assert.deepEqual([...(await atlas.codes(1))], [7, 299, 300]);
+  assert.equal(atlas.columns[1].levels[300], "unknown");
+  assert.deepEqual(colours.levelColours(atlas.columns[1])[300], colours.scheme.missing);
   assert.deepEqual([...(await atlas.geneCodes(0))], [9, NO_CODE, 8]);
   assert.equal(atlas.numberOf(0, 100), 100);
   assert.equal(atlas.colour("gene", "B"), null);

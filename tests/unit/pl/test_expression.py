@@ -97,7 +97,8 @@ def test_a_map_in_axes_of_your_own(cells: ad.AnnData):
     assert pl.umap(cells, "line", ax=left, legend_loc="on data") is figure
     pl.umap(cells, "line", ax=right, legend_loc="none")
     assert {text.get_text() for text in left.texts} == {"a", "b", "c 10"}
-    assert left.get_legend() is None is right.get_legend()
+    assert [text.get_text() for text in left.get_legend().get_texts()] == ["no value"]
+    assert right.get_legend() is None
     assert not right.texts
     assert len(figure.axes) == 2
 

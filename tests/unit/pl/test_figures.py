@@ -294,6 +294,9 @@ def of_plates(n: int) -> dict[str, mpl.figure.Figure]:
         "hvg": pl.hvg_overlap(hvg),
         "hvg_by_plates": pl.genes_by_plates(hvg),
         "clusters": pl.cluster_shares(pd.DataFrame(rng.integers(0, 90, (12, n)), columns=names)),
+        "unknown": pl.unknown_shares(
+            pd.Series(rng.random(120)), pd.Series(rng.random(n), names), whole=0.5
+        ),
     }
 
 
@@ -306,7 +309,7 @@ def test_any_number_of_plates_fits_a_page(n_plates, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("n_plates", [4, 60, 500])
-@pytest.mark.parametrize("name", ["violins", "hvg_by_plates", "kept"])
+@pytest.mark.parametrize("name", ["violins", "hvg_by_plates", "kept", "unknown"])
 def test_each_axis_has_ticks(n_plates, name) -> None:
     for ax in of_plates(n_plates)[name].axes:
         for axis in (ax.xaxis, ax.yaxis):
@@ -375,6 +378,21 @@ def test_cluster_shares_of_similar_plates_are_side_by_side() -> None:
     assert pl.cluster_shares(table.iloc[:, :1]).axes[0].images[0].get_array().shape == (1, 2)
     with pytest.raises(InputError, match="no plate or no cluster"):
         pl.cluster_shares(table.iloc[:0])
+
+
+def test_shares_of_unknown_cells_have_the_names_of_the_highest() -> None:
+    shares = pd.Series(np.arange(200) / 200, [f"c{i}" for i in range(200)])
+    many, few = pl.unknown_shares(shares, shares[:2], whole=0.25).axes
+    assert [bar.get_height() for bar in few.patches] == [0, 0.5]
+    assert [label.get_text() for label in few.get_xticklabels()] == ["c0", "c1"]
+    assert {tuple(ax.lines[0].get_ydata()) for ax in (many, few)} == {(25, 25)}
+    heights = [bar.get_height() for bar in many.patches]
+    assert heights == sorted(heights, reverse=True)
+    (text,) = many.texts
+    assert text.get_text().split("\n")[:2] == ["c199  100%", "c198  99%"]
+    assert text.get_text().count("\n") == 7
+    with pytest.raises(InputError, match="no plate or no cluster"):
+        pl.unknown_shares(shares, shares[:0], whole=0)
 
 
 def test_scree_numbers() -> None:
@@ -447,10 +465,33 @@ def test_missing_values_are_grey() -> None:
     adata = mapped(100, 3)
     adata.obs.loc[adata.obs_names[:10], "line"] = np.nan
     axes = pl.umap(adata, "line").axes[0]
-    assert axes.get_legend().get_texts()[-1].get_text() == "missing"
+    assert axes.get_legend().get_texts()[-1].get_text() == "no value"
     assert (axes.collections[0].get_facecolors()[:, :3] == to_rgb("#d9d9d9")).all(
         axis=1
     ).sum() == 10
+
+
+def test_cells_of_unknown_type_are_called_so(tmp_path) -> None:
+    """In columns that stand beside their probability, of a file, too; never as one of the types."""
+    adata = mapped(100, 3)
+    adata.obs["kind"] = adata.obs["kind_coarse"] = adata.obs["line"].where(np.arange(100) > 9)
+    adata.obs["kind_probability"], adata.obs["kind_runner_up"] = 0.5, adata.obs["line"]
+    adata.obs["kind_own"] = (
+        adata.obs["kind"].astype(object).replace(adata.obs["line"].iloc[50], "unknown")
+    )
+    adata.obs["kindred"] = adata.obs["kind"].cat.rename_categories(lambda name: f"{name} no value")
+    adata.write_h5ad(tmp_path / "cells.h5ad")
+    expected = {"kind": "unknown", "kind_coarse": "unknown", "kindred": "no value"}
+    for name, word in (expected | {"kind_own": "(unknown)"}).items():
+        for source in (adata, tmp_path / "cells.h5ad"):
+            for where in ("right margin", "on data"):
+                legend = pl.umap(source, name, legend_loc=where).axes[0].get_legend()
+                texts = [text.get_text() for text in legend.get_texts()]
+                assert texts[-1] == word
+                assert texts.count(word) == 1
+    adata.obs["line"] = pd.Categorical([None] * 100, ["a"])
+    axes = pl.umap(adata, "line").axes[0]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["no value"]
 
 
 def test_categories_keep_an_order_that_somebody_chose() -> None:

@@ -378,7 +378,7 @@ def test_a_density_has_the_categories_of_the_points(
         monkeypatch.setattr("scatlas.workflow.report._results.MAX_POINTS", most_points)
         ax = AtlasMap(tmp_path / "atlas.zarr").picture("plate").axes[0]
         assert [text.get_text() for text in ax.get_legend().get_texts()] == [
-            *("plate9", "plate10", "missing")
+            *("plate9", "plate10", "no value")
         ]
         assert ax.get_title(loc="left") == "plate: 2 categories, 3 cells"
 
@@ -466,6 +466,7 @@ def test_captions_are_sound_for_snakemake_too(path: Path) -> None:
     shown = {"workflow", "umap", "clusters_by_plate", "settings", "versions"}
     shown |= {*FIGURES, *MANY, *TABLES, *OPTIONAL, *MARKERS}
     shown |= {"annotation", "annotation_agreement", "annotation_by_plate", "annotation_genes"}
+    shown |= {"unknown_shares", "type_genes"}
     assert path.stem in shown
     strict = {"halt_level": 2, "report_level": 5}
     for n_plates in (1, 31):

@@ -34,7 +34,8 @@ _FORM = "scatlas annotator 1"
 class Annotator:
     """A linear classifier of cells by log-normalised values (10,000 counts per cell).
 
-    The score of a label is ``intercept + coef @ min((x - mean) / scale, 10)``.
+    The score of a label is ``intercept + coef @ min((x - mean) / scale, 10)``. Of lists of marker
+    genes the coefficients are 1 for genes up and -1 for genes down, of ranks in place of values.
     """
 
     labels: NDArray[Any]  # [n_labels], text: the finest names
@@ -44,8 +45,8 @@ class Annotator:
     mean: NDArray[np.float64]  # [n_genes]
     scale: NDArray[np.float64]  # [n_genes], above 0
     # Probabilities of a cell: a softmax over labels, or a sigmoid of each label's score
-    # (CellTypist), which do not sum to 1.
-    link: Literal["softmax", "sigmoid"] = "softmax"
+    # (CellTypist), which do not sum to 1. Lists have scores of clusters alone.
+    link: Literal["softmax", "sigmoid", "lists"] = "softmax"
     # A cell is unknown below one of them. Its fit is its best score as a number of standard
     # deviations from the mean of this label's cells.
     min_probability: float = 0.5

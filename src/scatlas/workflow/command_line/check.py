@@ -115,14 +115,16 @@ def check(config_file: Path, *, as_json: bool = False) -> int:
     named, not_used, bad_table = columns_of_labels(config)
     named += config.annotate.columns if config.annotate else []
     cells, columns, genes = SharedCells(), AskedColumns(config, named), AskedGenes(config)
-    problems = list(_problems_of_plates(config, plates, cells, columns, genes))
+    controls = Controls(config)
+    problems = list(_problems_of_plates(config, plates, cells, columns, genes, controls))
     errors, left_out = ([], problems) if config.plates.skips else (problems, [])
     errors += [*bad_table, *_problems_of_types(config, plates, columns)]
     said = dict([*columns.sentences(), *genes.sentences(len(plates))])
     # A picture or score without its column is left out; other steps would end.
     notices = [text for text, key in said.items() if key in _LEFT_OUT]
     errors += [Problem(text) for text, key in said.items() if key not in _LEFT_OUT]
-    notices += _doubtful_values(config) + not_used
+    errors += controls.problems(len(plates))
+    notices += _doubtful_values(config) + not_used + controls.notices()
     n_steps, edited = None, []
     try:
         edited = edited_results(Path(config.folder))
@@ -186,17 +188,42 @@ def _problems_of_types(
                 "key, for example predicted_type",
                 plate,
             )
-    for key in ("reference", "model"):
+    for key in ("reference", "model", "markers"):
         path = getattr(wanted, key)
         if not path or path.startswith(DEMO_FOLDER):
             continue
         if not Path(path).exists():
             yield Problem(f"annotate.{key}: {path} does not exist: correct it")
-        elif key == "reference":
+        elif key != "model":
             try:
-                yield from _problems_of_reference(wanted, path, config, plates)
+                if key == "reference":
+                    yield from _problems_of_reference(wanted, path, config, plates)
+                else:
+                    yield from _problems_of_lists(path, config, plates)
             except ScatlasError as error:
                 yield Problem(str(error))
+
+
+def _problems_of_lists(path: str, config: Config, plates: Sequence[Plate]) -> Iterator[Problem]:
+    """A table of marker genes, and whether the first plate measures some of each type."""
+    from scatlas.matrix.annotate import shared_genes  # pandas
+    from scatlas.workflow.annotation import names_for, read_marker_lists
+
+    lists = read_marker_lists(Path(path))
+    local = next((plate for plate in plates if not plate.is_remote and not config.plates.by), None)
+    if local is None or not Path(local.path).exists():
+        return
+    with find_source(local.path) as source:
+        names = names_for(lists, source.table("var").read(), config.qc.gene_names)
+    there = shared_genes(lists, names, local.path).of_annotator
+    for name, row in zip(lists.labels, lists.coef, strict=True):
+        if not (row[there] > 0).any():
+            genes = ", ".join(lists.genes[row > 0][:5])
+            yield Problem(
+                f"{path}: plate {local.plate} measures no gene up of type {name!r} ({genes}): "
+                "correct the names, or remove its row",
+                local.plate,
+            )
 
 
 def _problems_of_reference(
@@ -239,7 +266,7 @@ def _doubtful_values(config: Config) -> list[str]:
 # Keys without whose columns, or genes, the steps do less.
 _LEFT_OUT = {"report.colors", "integrate.label", "by_gene.genes"}
 # Keys that name columns of the plates' cells alone, without the labels of the sheet.
-_OF_CELLS = {"qc.filter", "doublets.by", "pseudobulk.by"}
+_OF_CELLS = {"qc.filter", "doublets.by"}
 
 
 class AskedColumns:
@@ -251,7 +278,9 @@ class AskedColumns:
             made |= {"doublet_score", "predicted_doublet"}
         steps = made | named | (WRITTEN_COLUMNS - {"doublet_score", "predicted_doublet"})
         by = [config.qc.by] if config.qc.mads and config.qc.by != "plate" else []
-        doublets, pseudobulk, mixing = config.doublets, config.pseudobulk, config.integrate
+        doublets, mixing = config.doublets, config.integrate
+        summed = {name: getattr(config, name) for name in ("pseudobulk", "effects")}
+        groups = {"leiden", "plate", *METRICS, *named}
         filtered = query_columns(config.qc.filter) if config.qc.filter else []
         # By key: the columns that it names, and those that no plate needs to have.
         self._asked: dict[str, tuple[Sequence[str], set[str]]] = {
@@ -259,7 +288,8 @@ class AskedColumns:
             "qc.by": (by, set(METRICS)),
             "doublets.by": ([doublets.by] if doublets and doublets.by else [], set(METRICS)),
             "markers.by": (config.markers.by, {"leiden", *made, *named}),
-            "pseudobulk.by": (pseudobulk.by if pseudobulk else [], {*METRICS, *named}),
+            "pseudobulk.by": (summed["pseudobulk"].by if summed["pseudobulk"] else [], groups),
+            "effects": (summed["effects"].columns if summed["effects"] else [], groups),
             "integrate.key": (mixing.key if mixing else [], made),
             "integrate.label": ([mixing.label] if mixing and mixing.label else [], made | named),
             "subset.by": (config.subset.by, made),
@@ -301,13 +331,60 @@ class AskedColumns:
                 which = "no plate has"
             close = get_close_matches(name, columns, 1)
             hint = f"did you mean {close[0]}? " if close else ""
-            if key == "pseudobulk.by" and name in {"leiden", "plate"}:
-                hint = f"{name} is no column of a plate's cells; "
             has = ", ".join(columns) or "none"
             text = (
                 f"{which} an obs column {name!r}, which {key} names; {hint}plate {plate} has {has}"
             )
             yield text, key
+
+
+class Controls:
+    """Whether plates have cells of the control that effects names."""
+
+    def __init__(self, config: Config) -> None:
+        self._wanted = None if config.atlas else config.effects
+        self._names: set[str] = set()
+        self._with, self._without = 0, list[str]()
+
+    def add(self, plate: Plate, obs: Table) -> None:
+        """Look for the control among a plate's conditions; those of labels are known later."""
+        wanted = self._wanted
+        if wanted is None or not (
+            wanted.condition in obs.columns or plate.labels.get(wanted.condition)
+        ):
+            return
+        names = [plate.labels.get(wanted.condition)]
+        if not names[0]:
+            column = obs.read([wanted.condition], index=False)[wanted.condition]
+            names = [str(name) for name in column.dropna().unique()]
+        self._names |= {str(name) for name in names}
+        self._with += wanted.control in names
+        if wanted.control not in names:
+            self._without.append(plate.plate)
+
+    def problems(self, n_plates: int) -> list[Problem]:
+        """That no plate has the control."""
+        wanted = self._wanted
+        if wanted is None or self._with or len(self._without) < n_plates:
+            return []
+        near = get_close_matches(wanted.control, self._names, 1) or sorted(self._names)[:3]
+        return [
+            Problem(
+                f"no plate has the control {wanted.control!r}, which effects.control names, in "
+                f"{wanted.condition}: name one of its values, such as {', '.join(map(repr, near))}"
+            )
+        ]
+
+    def notices(self) -> list[str]:
+        """That plates without the control give no effects."""
+        wanted, n = self._wanted, len(self._without)
+        if wanted is None or wanted.block != "plate" or not (self._with and n):
+            return []
+        text = (
+            f"{n:,} plates have no cells of the control {wanted.control!r}, so that effects leaves "
+            f"out their conditions; the first is {self._without[0]}"
+        )
+        return [text]
 
 
 class AskedGenes:
@@ -347,6 +424,7 @@ def _problems_of_plates(
     cells: SharedCells,
     columns: AskedColumns,
     asked: AskedGenes,
+    controls: Controls,
 ) -> Iterator[Problem]:
     """Open each plate without reading its counts, and compare genes, cells and columns."""
     genes = GeneAgreement()
@@ -368,6 +446,7 @@ def _problems_of_plates(
                 cells.add(plate.plate, stored_cells(plate.path, counts))
                 with find_source(plate.path, Wanted(counts)) as source:
                     columns.add(plate, source.table("obs").columns)
+                    controls.add(plate, source.table("obs"))
                     asked.add(source.table("var"))
         except ScatlasError as error:
             yield Problem(str(error), plate.plate)

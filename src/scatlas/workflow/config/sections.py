@@ -94,6 +94,63 @@ class Pseudobulk(Section):
     )
 
 
+class Effects(Section):
+    """Effects of conditions, such as drugs, guides or diseases, on each gene."""
+
+    condition: Text = described(
+        "drug",
+        "The obs column with the conditions, which may be a label of the plate sheet.",
+    )
+    control: Text = described("DMSO_TF", "The condition that all others are compared with.")
+    within: list[Text] = described(
+        [],
+        "Columns such as [cell_line], [leiden] or [cell_type]: conditions are compared within each",
+        "of their values. []: all cells together.",
+    )
+    replicate: Text = described(
+        "plate",
+        "The column with the wells, animals or donors, whose cells are summed: they are what is",
+        "counted as repeated, not the cells.",
+    )
+    block: Text | None = described(
+        None,
+        "The column with plates or batches: a condition is compared with the controls of its own",
+        "ones. null: with all controls.",
+    )
+    method: Literal["voom", "trend"] = described(
+        "voom",
+        "voom: a weight for each sum, by its expected count. trend: equal weights, for sums of",
+        "similar size.",
+    )
+    min_cells: NonNegative = described(10, "Sums of fewer cells are left out.")
+    p_values: bool = described(
+        True,
+        "Also write standard errors, p-values and false discovery rates; without them the tables",
+        "take half the disk, and sa.get.effects derives them.",
+        strict=True,
+    )
+
+    @property
+    def columns(self) -> list[str]:
+        """Columns of the sums, which are made plate by plate."""
+        names = [*self.within, self.condition, self.replicate, self.block]
+        return [name for name in dict.fromkeys(names) if name and name != "plate"]
+
+    @model_validator(mode="after")
+    def _check_columns(self) -> Self:
+        named = [*self.within, self.condition, self.replicate]
+        if twice := next((name for name in named if named.count(name) > 1), None):
+            raise ValueError(
+                f"{twice!r} has two parts: give different columns for condition, within, replicate"
+            )
+        if self.block in {self.condition, self.replicate, *self.within}:
+            raise ValueError(
+                f"block is {self.block!r}, which is condition, within or replicate, too: name "
+                "another column, or null"
+            )
+        return self
+
+
 class Markers(Section):
     """Marker genes of groups of cells."""
 
@@ -147,16 +204,24 @@ class Annotate(Section):
         "A CellTypist model (.pkl), or a model of scatlas (.h5ad). null: none.",
         examples=["Immune_All_Low.pkl"],
     )
+    markers: LocalPath | None = described(
+        None,
+        "A table of marker genes (TSV or CSV) with the columns label, up and, if you like, down:",
+        "genes of a type that its cells have, or lack. They name clusters. null: none.",
+        examples=["marker_genes.tsv"],
+    )
     key: Text = described(
         "cell_type",
-        "The obs column of the types; further ones begin with its name. With a model beside",
-        "labelled cells, the model's answers have the name with _model.",
+        "The obs column of the types; further ones begin with its name. Of several sources the",
+        "first one has it, in the order labelled cells, model, markers; the others' columns have",
+        "the name with _model or _markers.",
     )
 
     @property
     def sources(self) -> dict[str, str]:
-        """The obs column by source, ``reference`` or ``model``; the first one decides."""
-        given = [*["reference"][: len(self.label)], *(["model"] if self.model else [])]
+        """The obs column by source: ``reference``, ``model``, ``markers``; the first decides."""
+        given = [*["reference"][: len(self.label)]]
+        given += [name for name in ("model", "markers") if getattr(self, name)]
         return {name: self.key if n == 0 else f"{self.key}_{name}" for n, name in enumerate(given)}
 
     @property
@@ -169,7 +234,7 @@ class Annotate(Section):
         """All obs columns that the cells get."""
         names = []
         for source, key in self.sources.items():
-            endings = ["probability", "runner_up", "vote"]
+            endings = ["probability", "runner_up", "vote"] * (source != "markers")
             endings += [*self.label[:-1], *["ontology_term_id"][: bool(self.ontology)]] * (
                 source == "reference"
             )
@@ -180,7 +245,7 @@ class Annotate(Section):
     def _check_sources(self) -> Self:
         if not self.sources:
             what = "reference has no label" if self.reference else "it names no source of types"
-            raise ValueError(f"{what}: give label, the obs column of the types, or model")
+            raise ValueError(f"{what}: give label, the obs column of the types, model or markers")
         return self
 
 
@@ -394,6 +459,11 @@ class Config(Section):
         None,
         "Also sum the raw counts of the kept cells by plate and group, for all genes:",
         "pseudobulk.h5ad. null: off.",
+    )
+    effects: Effects | None = described(
+        None,
+        "Also compare conditions with their control, gene by gene, on sums of replicates: effects/",
+        "and effects.h5ad. null: off.",
     )
     integrate: Integrate | None = described(
         None,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from scatlas._util.names import short_names
+from scatlas.columns import name_of_gaps
 from scatlas.io import atomic_path
 from scatlas.matrix.map_pixels import MEANS_SIDE, SIDE, box_of
 from scatlas.workflow.explore._cells import read_genes
@@ -78,6 +79,7 @@ def build(
     code = _code()
     left = max_bytes - len(code.encode()) - 1000
     mixed = mixed if same_cells(sample, mixed) else None
+    described_columns = [_described(column, total, cells.columns) for column in columns]
     counts, sides = _counts(total, columns, int(_COUNTS_SHARE * left))
     blocks = {**counts, "number-means": _number_means(total)}
     if measured:
@@ -85,10 +87,7 @@ def build(
         blocks["measured"] = pack_names({*measured.genes, *measured.symbols} - shown)
     left -= page_bytes(blocks)
     # The names of levels and genes, whatever the numbers beside them are.
-    described = {
-        "columns": [_described(column) for column in columns],
-        "genes": [gene._asdict() for gene in genes],
-    }
+    described = {"columns": described_columns, "genes": [gene._asdict() for gene in genes]}
     left -= 2 * page_bytes({"meta": pack_json(described)}) + 4000 + 40 * len(genes)
     # What the means of the genes take if they cannot be compressed by more.
     reserved = int(_MEANS_BYTES * len(genes) * np.count_nonzero(total.wide_cells))
@@ -109,8 +108,7 @@ def build(
         "gene_stride": stride * step,
         "maps": ["UMAP", "UMAP after Harmony"][: 1 + (mixed is not None)],
         "columns": [
-            {**_described(column), "side": side}
-            for column, side in zip(columns, sides, strict=True)
+            {**column, "side": side} for column, side in zip(described_columns, sides, strict=True)
         ],
         "genes": [
             {**gene._asdict(), "high": round(float(high), 4), "mean_high": round(float(mean), 4)}
@@ -133,10 +131,18 @@ def build(
     }
 
 
-def _described(column: PageColumn) -> dict[str, Any]:
-    """A column for the page, with short names of its levels if any of them is long."""
-    short = short_names(column.levels, _MAX_LETTERS)
-    return column._asdict() | ({} if short == column.levels else {"short": short})
+def _described(column: PageColumn, total: MapPixels, stored: Sequence[str]) -> dict[str, Any]:
+    """A column for the page, with short names of its levels if any of them is long, and the name of
+    cells without one if there are any.
+    """
+    facts, short = column._asdict(), short_names(column.levels, _MAX_LETTERS)
+    if short != column.levels:
+        facts["short"] = short
+    if column.kind == "category":
+        keys = total.levels[column.name].keys  # ascending
+        if keys.size and keys[-1] >= len(column.levels) * column.side**2:
+            facts["no_value"] = name_of_gaps(column.name, stored, set(column.levels))
+    return facts
 
 
 # Before the script, which draws them at once.

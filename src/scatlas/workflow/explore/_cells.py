@@ -166,7 +166,7 @@ def count_pixels(cells: MapCells, sample: MapCells, columns: Sequence[PageColumn
         side = column.side if column.kind == "category" else MEANS_SIDE
         parts = zip(pixel_parts(side), cells.codes(column), strict=True)
         if column.kind == "category":
-            levels[column.name] = count_levels(parts, len(column.levels), side**2)
+            levels[column.name] = count_levels(parts, len(column.levels) + 1, side**2)
         else:
             numbers.append(_sum_numbers(parts))
     return MapPixels(everywhere, levels, _sizes(wide_pixel), wide_pixel, numbers)

@@ -49,10 +49,12 @@ class PageColumn(NamedTuple):
     @property
     def side(self) -> int:
         """Pixels per side of its histograms."""
-        return side_for(len(self.levels))
+        return side_for(len(self.levels) + 1)
 
     def codes(self, values: Any) -> NDArray[np.int64]:
-        """Codes of categories, -1 for none; or numbers as 0 to 254, 255 for none."""
+        """Codes of categories, the next one for none, and -1 for one that the sample lacks; or
+        numbers as 0 to 254, 255 for none.
+        """
         if self.kind == "category":
             return _codes_of(values, self.levels)
         numbers = _as_numbers(values)
@@ -164,11 +166,11 @@ def _codes_of(values: Any, levels: list[str]) -> NDArray[np.int64]:
     index = pd.Index(levels, dtype=object)
     if isinstance(values, pd.Categorical):
         level_positions = index.get_indexer(values.categories.astype(str).astype(object))
-        return np.append(level_positions, -1)[values.codes].astype(np.int64)
+        return np.append(level_positions, len(levels))[values.codes].astype(np.int64)
     series = pd.Series(values)
     codes, distinct = pd.factorize(series)
     level_positions = index.get_indexer(pd.Index([str(v) for v in distinct], dtype=object))
-    return np.append(level_positions, -1)[codes].astype(np.int64)
+    return np.append(level_positions, len(levels))[codes].astype(np.int64)
 
 
 def _as_numbers(values: Any) -> NDArray[np.float64]:

@@ -48,13 +48,11 @@ def pack_json(value: Any) -> bytes:
     return deflate(text.encode("utf-8"))
 
 
-def pack_codes(codes: NDArray[np.integer[Any]], n_levels: int) -> bytes:
-    """Codes of categories, -1 (stored as the type's largest) for none: one byte each, or two planes
-    of bytes, the high one first.
-    """
-    if n_levels <= 0xFF:
-        return deflate(np.where(codes < 0, 0xFF, codes).astype(np.uint8))
-    return pack_16_bit(np.where(codes < 0, 0xFFFF, codes).astype(np.uint16))
+def pack_codes(codes: NDArray[np.integer[Any]], n_codes: int) -> bytes:
+    """Codes of categories: one byte each, or two planes of bytes, the high one first."""
+    if n_codes <= 0xFF:
+        return deflate(codes.astype(np.uint8))
+    return pack_16_bit(codes.astype(np.uint16))
 
 
 def pack_16_bit(*arrays: NDArray[np.uint16]) -> bytes:
@@ -149,7 +147,7 @@ class Points:
             tasks = {name: partial(pack_16_bit, *xy[rows].T) for name, xy in maps.items()}
             for i, (column, values) in enumerate(zip(self.columns, codes, strict=True)):
                 if column.kind == "category":
-                    tasks[f"column-{i}"] = partial(pack_codes, values[rows], len(column.levels))
+                    tasks[f"column-{i}"] = partial(pack_codes, values[rows], len(column.levels) + 1)
                 else:
                     tasks[f"column-{i}"] = partial(deflate, values[rows].astype(np.uint8))
             names = "\n".join(str(name) for name in self.sample.names(rows))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 from natsort import natsorted
 
 from scatlas import pl
@@ -23,10 +22,13 @@ from scatlas.workflow.report._odd_plates import PlateComparison, facts_of_plates
 from scatlas.workflow.report._page import ReportWriter, caption, write_page
 from scatlas.workflow.report._results import MAX_POINTS
 from scatlas.workflow.report._summary import summarize
+from scatlas.workflow.report._types import types
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
+
+    import pandas as pd
 
     from scatlas.workflow.report._links import RowLinks
     from scatlas.workflow.report._page import Picture, Table
@@ -70,8 +72,8 @@ def build(
         "Map": [
             *maps,
             *_clusters(writer, results, links_of_clusters),
-            *(_types(writer) if config.get("annotate") else []),
         ],
+        "Types": types(writer, results, config["annotate"]) if config.get("annotate") else [],
         "Markers": _markers(writer, results, links_of_markers),
         "Integration": _integration(writer, results, config),
         "Run": [
@@ -283,38 +285,6 @@ def _clusters(writer: ReportWriter, results: Results, links: Links) -> Items:
         by_plate_table = writer.table("clusters_by_plate", "Clusters by plate", by_plate)
         items += [] if many else [by_plate_table]
     return items
-
-
-def _types(writer: ReportWriter) -> Items:
-    """Types of the cells by cluster and plate, and how far their sources agree."""
-    tables = {
-        name: pd.read_csv(writer.tables / f"{name}.tsv", sep="\t", dtype={"leiden": str})
-        for name in ("annotation", "annotation_by_plate", "annotation_agreement")
-    }
-    genes = pd.read_csv(writer.tables / "annotation_genes.tsv", sep="\t", index_col="name")
-    plates = tables["annotation_by_plate"].query("source == source[0] and name == 'unknown'")
-    return [
-        writer.table(
-            "annotation",
-            "Types of the clusters",
-            tables["annotation"].set_index("leiden").fillna(""),
-            names=["name", "second name", "source"],
-            written=True,
-        ),
-        writer.table(
-            "annotation_by_plate",
-            "Cells of unknown type by plate",
-            plates.set_index("plate").drop(columns="name"),
-            written=True,
-        ),
-        writer.table(
-            "annotation_agreement",
-            "Types compared",
-            tables["annotation_agreement"].pipe(lambda pairs: pairs.set_index(pairs.columns[0])),
-            written=True,
-        ),
-        writer.table("annotation_genes", "Genes of the types", genes, written=True),
-    ]
 
 
 def _markers(writer: ReportWriter, results: Results, links: Links) -> Items:

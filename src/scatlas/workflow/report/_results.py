@@ -17,7 +17,7 @@ import pandas as pd
 from natsort import natsorted
 
 from scatlas import pl
-from scatlas.columns import MAX_NUMBERS
+from scatlas.columns import MAX_NUMBERS, name_of_gaps
 from scatlas.errors import InputError
 from scatlas.io import read_cells
 from scatlas.io.files.local_zarr import open_with_zarr_python
@@ -91,9 +91,7 @@ class AtlasMap:
         low = color == "leiden_share"  # low values are the remarkable ones
         column = self._column(color)
         if self.n_cells <= MAX_POINTS:
-            obs = pd.DataFrame({color: column.take()}, index=np.arange(self.n_cells).astype(str))
-            cells = ad.AnnData(obs=obs, obsm={"X_umap": self._xy[:]})
-            return pl.umap(cells, color, lowest_on_top=low)
+            return pl.umap(self._path, color, lowest_on_top=low)
         codes = None if column.dtype.kind == "f" else self._codes(color)
         is_integer = column.kind in ("number", "nullable") and column.dtype.kind in "iu"
         if codes is None or (is_integer and len(codes.names) > MAX_NUMBERS):
@@ -111,6 +109,7 @@ class AtlasMap:
             self.n_cells,
             color,
             names=names,
+            no_value=name_of_gaps(color, self.columns, names),
         )
 
     def n_values(self, color: str) -> int | None:
@@ -129,7 +128,8 @@ class AtlasMap:
         for lo, hi in leiden.column.spans(wide=True):
             pair = leiden.read(lo, hi) * shape[1] + other.read(lo, hi) % shape[1]
             counts += np.bincount(pair, minlength=counts.size)
-        table = pd.DataFrame(counts.reshape(shape), leiden.names, [*other.names, "no value"])
+        names = [*other.names, name_of_gaps(column, self.columns, other.names)]
+        table = pd.DataFrame(counts.reshape(shape), leiden.names, names)
         return table.loc[:, table.any()]
 
     def _column(self, name: str) -> Column:

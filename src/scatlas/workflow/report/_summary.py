@@ -199,12 +199,12 @@ def _next_steps(results: Results, config: Mapping[str, Any]) -> list[list[Link]]
 
     named = [Link("Name the "), clusters, Link(": "), code("scatlas label")]
     batches = [Link("Correct a batch effect: "), code("integrate: {key: [plate]}")]
-    groups = [Link("Compare groups of samples: "), code("pseudobulk")]
+    groups = [Link("Compare groups of samples: "), code("effects")]
     steps = [] if results.labels.names else [[*named, Link(" (docs/after/names.md)")]]
     several = len(results.qc) > 1
     if several and not config.get("integrate"):
         steps.append([*batches, Link(" in the "), settings, Link(" (docs/after/batches.md)")])
-    if several and not config.get("pseudobulk"):
+    if several and not config.get("effects"):
         steps.append([*groups, Link(" in the "), settings, Link(" (docs/after/compare.md)")])
     return steps
 

@@ -11,6 +11,7 @@ import pandas as pd
 from natsort import natsorted
 
 from scatlas._version import __version__
+from scatlas.columns import name_of_gaps
 from scatlas.workflow.cell_filter import BOUNDS
 
 if TYPE_CHECKING:
@@ -117,7 +118,9 @@ def consensus(variable: Mapping[str, Collection[str]], chosen: Collection[str]) 
 
 def crosstab(obs: pd.DataFrame, column: str) -> pd.DataFrame:
     """Cells of each cluster by the values of a column."""
-    return pd.crosstab(obs["leiden"].astype(str), obs[column].astype(str))
+    values = obs[column].astype("string")
+    values = values.fillna(name_of_gaps(column, obs.columns, set(values.dropna())))
+    return pd.crosstab(obs["leiden"].astype(str), values)
 
 
 def clusters(

@@ -61,8 +61,8 @@ export function sumGaps(numbers) {
   return numbers;
 }
 
-// Codes of cells without a category: of one byte, of two; and without a number.
-const NO_LEVEL_8 = 0xff;
+// Largest code of one byte; code of no level, and of cells without a number.
+const HIGHEST_CODE_8 = 0xfe;
 export const NO_CODE = 0xffff;
 const NO_NUMBER = 255;
 export const HIGHEST_NUMBER = 254;
@@ -81,7 +81,14 @@ export class Atlas {
     this.read = read;
     this.kept = new Map();
     // The page has short names where names are long.
-    for (const column of this.columns) column.short ??= column.levels;
+    for (const column of this.columns) {
+      column.short ??= column.levels;
+      column.n_named = column.levels.length;
+      if (!column.no_value) continue;
+      // Cells without a value are shown as one level more, the last.
+      column.levels = [...column.levels, column.no_value];
+      column.short = [...column.short, column.no_value];
+    }
     this.columnOf = new Map(this.columns.map((column, i) => [column.name, i]));
     this.geneOf = new Map(this.genes.map((gene, i) => [gene.name, i]));
   }
@@ -117,13 +124,15 @@ export class Atlas {
     });
   }
 
-  /** Code of each point in a column; NO_CODE for none. */
+  /** Code of each point in a column: its level, or NO_CODE for no number. */
   codes(i) {
     return this.once(`column-${i}`, async () => {
       const bytes = await this.read(`column-${i}`);
       const column = this.columns[i];
-      if (column.kind === "category" && column.levels.length > NO_LEVEL_8) return joinPlanes(bytes);
-      return Uint16Array.from(bytes, (code) => (code === NO_NUMBER ? NO_CODE : code));
+      if (column.kind !== "category") {
+        return Uint16Array.from(bytes, (code) => (code === NO_NUMBER ? NO_CODE : code));
+      }
+      return column.n_named > HIGHEST_CODE_8 ? joinPlanes(bytes) : Uint16Array.from(bytes);
     });
   }
 

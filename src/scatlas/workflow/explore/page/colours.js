@@ -38,6 +38,12 @@ export function categoryColours(n) {
   });
 }
 
+/** Colours of the levels of a column: grey for cells without a value. */
+export function levelColours({ levels, n_named }) {
+  const colours = categoryColours(n_named);
+  return levels.map((_, level) => colours[level] ?? scheme.missing);
+}
+
 export function rgbOfHex(hex) {
   return [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
 }

@@ -105,7 +105,7 @@ async function showTip(explorer, view, i, point, px, py) {
   if (color.kind === "gene") {
     value = ((code / 255) * atlas.genes[color.index].high).toFixed(2);
   } else if (color.kind === "column" && column.kind === "category") {
-    value = column.levels[code] ?? "no value";
+    value = column.levels[code];
   } else if (color.kind === "column") {
     value = code > 254 ? "no value" : String(Number(atlas.numberOf(color.index, code).toPrecision(3)));
   }

@@ -65,7 +65,7 @@ export async function saveCells({ atlas, mask }) {
   const names = await atlas.names();
   const plate = atlas.columnOf.get("plate");
   const codes = plate === undefined ? null : await atlas.codes(plate);
-  const levels = codes ? atlas.columns[plate].levels : [];
+  const levels = codes ? atlas.columns[plate].levels.slice(0, atlas.columns[plate].n_named) : [];
   const rows = [];
   mask.forEach((chosen, i) => {
     if (chosen) rows.push(codes ? [names[i], levels[codes[i]] ?? ""] : [names[i]]);

@@ -33,7 +33,6 @@ export function paletteOf(color, colours, isVisible) {
     }
   } else if (colours.length) {
     colours.forEach((rgb, level) => isVisible[level] && set(level, rgb, 220));
-    if (isVisible.every(Boolean)) set(NO_CODE, scheme.missing, 160);
   } else if (color.kind === "column") {
     for (let code = 0; code <= HIGHEST_NUMBER; code++) {
       set(code, viridis(code / HIGHEST_NUMBER), 220);

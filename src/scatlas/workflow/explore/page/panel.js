@@ -1,6 +1,6 @@
 // The text beside the maps: legends, and facts about the selected cells.
 import { HIGHEST_NUMBER } from "./atlas.js";
-import { categoryColours } from "./colours.js";
+import { levelColours } from "./colours.js";
 import { button, byId, categoryLegend, element, scaleColours, scaleLegend } from "./legend.js";
 import { countOf, formatCount, formatNumber, formatShare } from "./scales.js";
 import {
@@ -58,7 +58,7 @@ export async function viewLegend(atlas, view, hidden, actions) {
   );
   return categoryLegend({
     column,
-    colours: categoryColours(column.levels.length),
+    colours: levelColours(column),
     sizes: await levelSizes(atlas, view),
     sizesOf: isElsewhere(view) ? `points with ${view.only.column}: ${view.only.level}` : "",
     hidden: hidden.get(column.name) ?? new Set(),
@@ -82,7 +82,7 @@ export async function legendContent(atlas, view, hidden) {
     return { rows: [], scale: { low, high, colours: scaleColours("number") } };
   }
   const sizes = await levelSizes(atlas, view);
-  const colours = categoryColours(column.levels.length);
+  const colours = levelColours(column);
   const names = hidden.get(column.name) ?? new Set();
   const rows = column.levels
     .map((name, level) => ({ name, rgb: colours[level], n: sizes[level] }))

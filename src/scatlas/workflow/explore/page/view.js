@@ -1,7 +1,7 @@
 // One map: what it shows of the atlas, its layers, and how they are drawn.
 import { clampTo } from "./camera.js";
 import { openCanvas } from "./canvas.js";
-import { categoryColours, scheme } from "./colours.js";
+import { levelColours, scheme } from "./colours.js";
 import { pictureOfCounts } from "./density.js";
 import { drawOverlay, labelsOf } from "./labels.js";
 import { cellCounts, codesOf, paletteOf, pictureOf, spreadOrder } from "./layers.js";
@@ -61,7 +61,7 @@ export class View {
     const isCategory = state.color.kind === "column" && column.kind === "category";
     const hiddenNames = (isCategory && hidden.get(column.name)) || new Set();
     this.positions = await atlas.positions(state.map);
-    this.colours = isCategory ? categoryColours(column.levels.length) : [];
+    this.colours = isCategory ? levelColours(column) : [];
     this.isVisible = isCategory ? column.levels.map((name) => !hiddenNames.has(name)) : [];
     const codes = await codesOf(atlas, state);
     this.palette = paletteOf(state.color, this.colours, this.isVisible);

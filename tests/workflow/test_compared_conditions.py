@@ -1,0 +1,116 @@
+"""Effects of conditions in the workflow: those of the function, and what runs them again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import pytest
+
+import scatlas as sa
+from scatlas.datasets import write_plate
+from tests.workflow.conftest import PLATES
+from tests.workflow.runs import Project, errors
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.workflow
+OPTIONS = {"condition": "drug", "control": "DMSO_TF", "replicate": "sample", "block": "plate"}
+TARGETS = ("results/effects.h5ad", "results/pseudobulk.h5ad")
+
+
+@pytest.fixture(scope="module")
+def compared(built: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """An atlas with effects within a label of all cells, and sums by cluster."""
+    project = built.copied(tmp_path_factory.mktemp("effects"))
+    project.change(effects={**OPTIONS, "within": ["phase"]}, pseudobulk={"by": ["leiden"]})
+    jobs = project.build(*TARGETS)
+    sums = {f"{step}/{p}" for step in ("effect_sums", "pseudobulk") for p in PLATES}
+    # The sums of marker genes are not made again: their groups are the same.
+    assert jobs == {*sums, "effects", "merge_pseudobulk", "cell_groups"}
+    return project
+
+
+def kept_cells(plates: dict[str, Path]) -> ad.AnnData:
+    """The cells that the workflow keeps, with raw counts."""
+    parts = {name: ad.read_h5ad(path) for name, path in plates.items()}
+    parts = {name: part[part.obs["pass_filter"] == "full"] for name, part in parts.items()}
+    cells = ad.concat(parts, label="plate", index_unique="-")
+    cells.obs["sample"] = cells.obs["sample"].astype(str)
+    return cells
+
+
+def test_effects_are_those_of_the_function(compared: Project, plates: dict[str, Path]):
+    found = ad.read_h5ad(compared.results / "effects.h5ad")
+    own = sa.tl.effects(kept_cells(plates), **OPTIONS, within="phase")
+    order = found.obs_names
+    assert sorted(order) == sorted(own.obs_names)
+    own = own[order]
+    np.testing.assert_allclose(found.X, own.X, rtol=1e-6)
+    np.testing.assert_allclose(found.layers["t"], own.layers["t"], rtol=1e-6)
+    for name in ("mean_expression", "df"):
+        models = dict(zip(found.obs["phase"], found.obs["model"], strict=True))
+        theirs = dict(zip(own.obs["phase"], own.obs["model"], strict=True))
+        for group, number in models.items():
+            np.testing.assert_allclose(
+                found.varm[name][:, number], own.varm[name][:, theirs[group]], rtol=1e-12
+            )
+    numbers = ["n_replicates", "n_controls", "n_cells", "df_residual", "n_genes", "n_significant"]
+    pd.testing.assert_frame_equal(found.obs[numbers], own.obs[numbers], check_dtype=False)
+    table = pd.read_csv(compared.results / "tables/effects.tsv", sep="\t")
+    assert table["n_significant"].tolist() == found.obs["n_significant"].tolist()
+    left_out = pd.read_csv(compared.results / "tables/effects_left_out.tsv", sep="\t")
+    assert len(left_out) == len(own.uns["effects"]["left_out"])
+    assert found.uns["effects"]["samples"]["scaling_factor"].gt(0).all()
+
+
+def test_files_of_each_group_have_the_rows_of_get_effects(compared: Project):
+    found = ad.read_h5ad(compared.results / "effects.h5ad")
+    rows = sa.get.effects(found).astype({"phase": str, "drug": str})
+    files = sorted((compared.results / "effects").glob("*.parquet"))
+    assert [path.stem for path in files] == sorted(found.obs["phase"].cat.categories)
+    table = pd.concat(map(pd.read_parquet, files)).astype({"phase": str, "drug": str, "gene": str})
+    keys = ["phase", "drug", "gene"]
+    both = table.merge(rows, on=keys, validate="one_to_one", suffixes=("", "_of_get"))
+    assert len(both) == len(table) == len(rows)
+    for name in ("log2_fold_change", "t", "p_value", "fdr", "standard_error", "mean_expression"):
+        np.testing.assert_allclose(both[name], both[f"{name}_of_get"], rtol=1e-5)
+
+
+def test_sums_by_cluster(compared: Project, plates: dict[str, Path]):
+    sums = ad.read_h5ad(compared.results / "pseudobulk.h5ad")
+    atlas = ad.read_zarr(compared.results / "atlas.zarr").obs
+    cells = kept_cells(plates)
+    assert len(atlas) == cells.n_obs
+    for row, name in enumerate(sums.obs_names):
+        own = (atlas["leiden"].astype(str) == str(sums.obs["leiden"].iloc[row])).to_numpy()
+        own &= (atlas["plate"] == sums.obs["plate"].iloc[row]).to_numpy()
+        assert own.sum() == sums.obs.loc[name, "n_obs_aggregated"]
+        expected = np.asarray(cells.X[own].sum(axis=0)).ravel()
+        np.testing.assert_array_equal(sums.X[row].toarray()[0], expected)
+
+
+def test_a_changed_plate_sums_its_own_cells_alone(
+    compared: Project, plates: dict[str, Path], tmp_path: Path
+):
+    project = compared.copied(tmp_path / "copy")
+    adata = ad.read_h5ad(plates["p2"])
+    kept = np.flatnonzero(adata.obs["pass_filter"] == "full")[0]
+    adata.X.data[adata.X.indptr[kept]] += 1
+    write_plate(tmp_path / "p2.h5ad", adata)
+    project.write_plates(plates | {"p2": tmp_path / "p2.h5ad"})
+    assert project.build("results/effects.h5ad") == {
+        *(f"{step}/p2" for step in ("load", "qc_filter", "effect_sums")),
+        "effects",
+    }
+
+
+def test_what_effects_cannot_use(compared: Project, tmp_path: Path):
+    project = compared.copied(tmp_path / "copy")
+    project.change(effects={**OPTIONS, "control": "DMSO"})
+    done = project.run("results/effects.h5ad")
+    assert done.returncode
+    assert errors(done.stdout) == {"obs['drug'] has no control 'DMSO': try 'DMSO_TF'"}
