@@ -9,16 +9,13 @@ import pandas as pd
 
 from scatlas import columns, elements
 from scatlas.errors import InputError
-from scatlas.matrix.effects_moderation import t_pvalues
-from scatlas.matrix.rank_statistics import adjust_pvalues
+from scatlas.matrix.effects_moderation import false_discovery_rates, t_pvalues
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from anndata import AnnData
     from numpy.typing import NDArray
-
-_ADJUST = "benjamini-hochberg"
 
 
 def effects(
@@ -67,10 +64,10 @@ def effects(
     t, df = np.asarray(adata.layers["t"], np.float64), np.asarray(adata.varm["df"]).T
     models = adata.obs["model"].to_numpy()
     p = {i: t_pvalues(t[i], df[models[i]]) for i in (range(len(t)) if fdr_over == "all" else rows)}
-    fdr = _adjust(np.stack([*p.values()])) if fdr_over == "all" else None
+    fdr = false_discovery_rates(np.stack([*p.values()])) if fdr_over == "all" else None
     tables = []
     for i in rows:
-        own = _adjust(p[i]) if fdr is None else fdr[i]
+        own = false_discovery_rates(p[i]) if fdr is None else fdr[i]
         at = np.flatnonzero(np.isfinite(t[i]) & listed)
         at = at[np.argsort(p[i][at], kind="stable")]
         change = np.asarray(adata.X[i, at], np.float64)
@@ -104,11 +101,3 @@ def _positions(
     if unknown := [name for name in listed if name not in names]:
         raise InputError(f"there is no {unknown[0]!r} ({option}) among the effects: name others")
     return np.flatnonzero(names.isin(listed))
-
-
-def _adjust(p: NDArray[np.float64]) -> NDArray[np.float64]:
-    """False discovery rates of all p-values together; NaN stays."""
-    out = np.full(p.shape, np.nan)
-    known = ~np.isnan(p)
-    out[known] = adjust_pvalues(p[known], _ADJUST)
-    return out

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from scatlas.matrix.rank_statistics import adjust_pvalues
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -197,6 +199,14 @@ def f_pvalues(f: Floats, df: Floats, df_total: Floats) -> Floats:
     from scipy.special import fdtrc
 
     return fdtrc(df, df_total, f)
+
+
+def false_discovery_rates(p: Floats) -> Floats:
+    """False discovery rates of all p-values together (Benjamini and Hochberg); NaN stays."""
+    out = np.full(p.shape, np.nan)
+    known = ~np.isnan(p)
+    out[known] = adjust_pvalues(p[known], "benjamini-hochberg")
+    return out
 
 
 def n_discoveries(t: NDArray[np.floating], df: Floats, fdr: float = 0.05) -> int:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from scatlas.pl._clusters import unknown_shares as unknown_shares
     from scatlas.pl._components import held_variance as held_variance
     from scatlas.pl._components import pca_scree as pca_scree
+    from scatlas.pl._composition import composition as composition
     from scatlas.pl._density import umap_density as umap_density
     from scatlas.pl._doublets import doublet_scores as doublet_scores
     from scatlas.pl._effects import effect_strength as effect_strength

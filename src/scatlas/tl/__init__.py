@@ -9,6 +9,8 @@ from scatlas._util.imports import exports
 if TYPE_CHECKING:
     from scatlas.tl._annotate import annotate as annotate
     from scatlas.tl._annotate import train_annotator as train_annotator
+    from scatlas.tl._conditions import composition as composition
+    from scatlas.tl._conditions import edistance as edistance
     from scatlas.tl._effects import effects as effects
     from scatlas.tl._ingest import ingest as ingest
     from scatlas.tl._leiden import leiden as leiden

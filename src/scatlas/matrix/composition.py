@@ -1,0 +1,160 @@
+"""Shares of clusters by condition: one linear model per cluster, with replicates as the unit.
+
+As propeller (Phipson et al., Bioinformatics 2022): the arcsine of the square root of a share, whose
+variance does not depend on it, by a linear model with moderated variances. Two parts are ours:
+Anscombe's 3/8 of a cell (Biometrika 35:246, 1948), so that few cells do not look like other shares,
+and weights 1 / (rho + 1 / n), the variance of overdispersed counts of n cells. Logarithms of shares
+were tried: between controls 9 to 12% of screens had a discovery, because rare clusters have tails.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy.special import stdtrit
+
+from scatlas.compute.threads import blas_on_one_thread
+from scatlas.errors import InputError
+from scatlas.matrix.effects_design import Design
+from scatlas.matrix.effects_moderation import Moderation, false_discovery_rates, t_pvalues
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.intp]
+    Floats = NDArray[np.float64]
+
+_ADDED = 3 / 8
+_CONFIDENCE = 0.95
+_VALUES = ("share_control", "share", "log2_ratio", "ci_low", "ci_high", "t", "df", "p_value")
+_NO_DF = "no condition has two replicates in one block"
+# Few clusters tell little about the prior of variances: at most this share of the degrees of
+# freedom of the others.
+_PRIOR_SHARE = 0.25
+
+
+def compositions(
+    counts: NDArray[np.integer],
+    samples: pd.DataFrame,
+    clusters: pd.Index,
+    *,
+    control: str,
+    min_cells: int = 10,
+) -> pd.DataFrame:
+    """Shares of clusters in each condition beside those in the control.
+
+    Parameters
+    ----------
+    counts
+        Numbers of cells ``[n_samples, n_clusters]``.
+    samples
+        Table of the replicates: categorical ``condition``, and ``block`` if there are blocks.
+    clusters
+        Names of the clusters.
+    control, min_cells
+        As for :func:`scatlas.tl.composition`.
+
+    Returns
+    -------
+    Table of :func:`scatlas.tl.composition`, with the columns ``condition`` and ``cluster``.
+
+    Raises
+    ------
+    InputError
+        The control has no replicate with enough cells, or fewer than two clusters have.
+    """
+    names = samples["condition"].cat.categories
+    number, totals = int(names.get_indexer([control])[0]), counts.sum(axis=1)
+    codes = samples["condition"].cat.codes.to_numpy(np.intp)
+    blocks = np.zeros(codes.size, np.intp)
+    if "block" in samples:
+        blocks = pd.factorize(samples["block"])[0].astype(np.intp)
+    at = np.flatnonzero(totals >= min_cells)
+    tested = np.flatnonzero(counts[at].sum(axis=0) >= min_cells)
+    _check(control, clusters, tested, bool((codes[at] == number).any()), min_cells)
+    z = 2 * np.arcsin(np.sqrt((counts[at] + _ADDED) / (totals[at, None] + 2 * _ADDED)))
+    with blas_on_one_thread():
+        fit = _fit(z[:, tested].T, totals[at], codes[at], blocks[at], number)
+    tables = []
+    for code in np.setdiff1d(codes, number):
+        own = codes[at] == code
+        others = (codes[at] == number) & np.isin(blocks[at], blocks[at][own])
+        table = pd.DataFrame({"condition": names[[code] * clusters.size], "cluster": clusters})
+        table["n_replicates"], table["n_controls"] = own.sum(), others.sum()
+        table["n_cells"] = counts[codes == code].sum(axis=0)
+        values = np.full((len(_VALUES), clusters.size), np.nan)
+        if others.any():
+            values[:, tested] = fit.values(code, z[others][:, tested].mean(axis=0))
+        table[[*_VALUES]] = values.T
+        table["reason"] = f"fewer than {min_cells} cells"
+        table.loc[tested, "reason"] = "" if fit.df else _NO_DF
+        if not others.any():
+            blockwise = " in its blocks" if "block" in samples else ""
+            none = f"no replicate of {control} with {min_cells} cells{blockwise}"
+            table["reason"] = none if own.any() else f"no replicate has {min_cells} cells"
+        tables.append(table)
+    table = pd.concat(tables, ignore_index=True)
+    rates = false_discovery_rates(table["p_value"].to_numpy())
+    table.insert(table.columns.get_loc("reason"), "fdr", rates)
+    return table
+
+
+def _check(
+    control: str, clusters: pd.Index, tested: Ints, has_control: bool, min_cells: int
+) -> None:
+    if not has_control:
+        raise InputError(
+            f"no replicate of the control {control!r} has {min_cells:,} cells: set a lower "
+            "min_cells, or another control"
+        )
+    if tested.size < 2:
+        raise InputError(
+            f"{tested.size} of {clusters.size} clusters have {min_cells:,} cells, but shares need "
+            "two: set a lower min_cells, or name another column"
+        )
+
+
+class _Fit(NamedTuple):
+    """Conditions less the control, of the transformed shares."""
+
+    conditions: Ints
+    difference: Floats  # [clusters, conditions]
+    error: Floats  # [clusters, conditions]
+    df: float
+
+    def values(self, condition: int, level: Floats) -> Floats:
+        """Values ``[names of _VALUES, clusters]``, for shares of the control at ``level``."""
+        at = int(np.searchsorted(self.conditions, condition))
+        own, error = self.difference[:, at], self.error[:, at]
+        reach = error * stdtrit(self.df, (1 + _CONFIDENCE) / 2)
+        z = np.array([level, level + own, level + own - reach, level + own + reach])
+        shares = np.sin(np.clip(z, 0, np.pi) / 2) ** 2
+        with np.errstate(divide="ignore"):  # an interval may begin with no cells
+            ratios = np.log2(shares[1:] / shares[0])
+        t = own / error
+        df = np.full(t.size, self.df)
+        return np.stack([*shares[:2], *ratios, t, df, t_pvalues(t, df)])
+
+
+def _fit(z: Floats, totals: Ints, codes: Ints, blocks: Ints, control: int) -> _Fit:
+    """Fit ``z [clusters, samples]`` of samples of ``totals`` cells."""
+    design = Design.build(np.arange(codes.size), codes, blocks, control)
+    z, n, df = z[:, design.samples], totals[design.samples], float(design.df)
+    weights = np.ones((1, n.size))
+    solution = design.solve(z, weights)
+    s2 = np.full(len(z), np.nan)
+    if df:
+        # The variance between replicates beyond that of counts, 1 / n, in the median cluster.
+        s2 = design.residual_sum(z, weights, solution) / df
+        weights = 1 / (max(0.0, np.median(s2) - (1 / n).mean()) + 1 / n[None])
+        solution = design.solve(z, weights)
+        s2 = design.residual_sum(z, weights, solution) / df
+        prior = Moderation.fit(s2, np.full(len(z), df))
+        df_prior = min(prior.df_prior, _PRIOR_SHARE * (len(z) - 2) * df)
+        s2 = (df * s2 + df_prior * prior.s2_prior) / (df + df_prior)
+        df += df_prior
+    compared = design.compared()
+    own, variance = design.contrasts(solution, *design.levels(solution), compared)
+    return _Fit(compared, own, np.sqrt(variance * s2[:, None]), df)

@@ -1,0 +1,202 @@
+"""E-distance of conditions from a control, from sums of cells by replicate: no pairs of cells.
+
+For squared Euclidean distances the mean over pairs is closed in sums. With means x and y of n and m
+cells, and sums S and T of the squared distances of cells from their mean,
+E = 2 |x - y|^2 - 2 S / (n (n - 1)) - 2 T / (m (m - 1)) (Peidli et al., Nat. Methods 2024).
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+from math import comb, prod
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from scatlas.compute.threads import blas_on_one_thread
+from scatlas.matrix.effects_moderation import false_discovery_rates
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    Masks = NDArray[np.bool_]
+
+# Fewer relabellings give no p-value of 0.05.
+MIN_RELABELLINGS = 20
+# Relabellings that exchange the two sides have the same distance, but for rounding.
+_ROUNDING = 1e-9
+# Relabellings whose distances are computed together.
+_AT_ONCE = 500
+_MAX_NAMED = 5
+
+
+class _Block(NamedTuple):
+    """Replicates of a condition, which come first, and of the control, in one block."""
+
+    n_own: int
+    n_cells: Floats  # [replicates]
+    sums: Floats  # [replicates, components], about the mean of all cells
+    squares: Floats  # [replicates], about the same mean
+
+    @classmethod
+    def of(cls, n_own: int, n_cells: Floats, sums: Floats, deviations: Floats) -> _Block:
+        sums = sums - n_cells[:, None] * (sums.sum(axis=0) / n_cells.sum())
+        return cls(n_own, n_cells, sums, deviations + (sums**2).sum(axis=1) / n_cells)
+
+    def is_own(self) -> Masks:
+        return np.arange(self.n_cells.size) < self.n_own
+
+
+def edistances(
+    samples: pd.DataFrame,
+    sums: Floats,
+    deviations: Floats,
+    *,
+    control: str,
+    within: Sequence[str] = (),
+    min_cells: int = 10,
+    n_permutations: int = 9_999,
+    random_state: int = 0,
+    dof: int = 1,
+) -> pd.DataFrame:
+    """Distance of every condition from the control, in each group of cells.
+
+    Parameters
+    ----------
+    samples
+        Table of the sums ``[n_samples]``: ``n_cells``, categorical ``condition``, ``block`` and
+        ``replicate`` where there are any, and the columns of `within`. Rows of one replicate, as
+        those of several plates, are added up.
+    sums
+        Sums of cells ``[n_samples, n_components]``.
+    deviations
+        Sums ``[n_samples]`` of the squared distances of cells from the mean of their row.
+    control, within, min_cells, n_permutations, random_state, dof
+        As for :func:`scatlas.tl.edistance`.
+
+    Returns
+    -------
+    Table of :func:`scatlas.tl.edistance`, whose condition is in the column ``condition``.
+    """
+    units, sums, deviations = _add_up(samples, sums, deviations, within)
+    cells = units["n_cells"].to_numpy()
+    block = pd.factorize(units["block"])[0] if "block" in units else np.zeros(len(units), int)
+    rows = []
+    for key, own in units.groupby(list(within), observed=True) if within else [((), units)]:
+        conditions = own.groupby("condition", observed=True).indices
+        controls = own.index.to_numpy()[conditions.pop(control, [])]
+        controls = controls[cells[controls] >= min_cells]
+        of_block = {b: controls[block[controls] == b] for b in np.unique(block[controls])}
+        for name, numbers in conditions.items():
+            every = own.index.to_numpy()[numbers]
+            at = every[cells[every] >= min_cells]
+            blocks = []
+            for b in np.unique(block[at]):
+                if (others := of_block.get(b)) is not None:
+                    pair = np.r_[at[block[at] == b], others]
+                    n_own = pair.size - others.size
+                    blocks.append(_Block.of(n_own, cells[pair], sums[pair], deviations[pair]))
+            found = (np.nan, np.nan, 0, _why_none(units.loc[at], control, min_cells))
+            if blocks:
+                found = _test(blocks, n_permutations, random_state, dof)
+            n_controls = sum(each.n_cells.size - each.n_own for each in blocks)
+            rows.append((*key, name, at.size, n_controls, int(cells[every].sum()), *found))
+    names = ["n_replicates", "n_controls", "n_cells", "edistance", "p_value", "n_relabellings"]
+    table = pd.DataFrame(rows, columns=[*within, "condition", *names, "reason"])
+    rates = false_discovery_rates(table["p_value"].to_numpy(np.float64))
+    table.insert(table.columns.get_loc("n_relabellings"), "fdr", rates)
+    return table
+
+
+def _add_up(
+    samples: pd.DataFrame, sums: Floats, deviations: Floats, within: Sequence[str]
+) -> tuple[pd.DataFrame, Floats, Floats]:
+    """Cells of each replicate: table, sums and deviations."""
+    keys = [*within, "condition", *samples.columns.intersection(["block", "replicate"])]
+    at = samples.groupby(keys, observed=True).ngroup().to_numpy()
+    _, first = np.unique(at, return_index=True)
+    n = samples["n_cells"].to_numpy(np.float64)
+    units = samples.iloc[first].reset_index(drop=True).assign(n_cells=np.bincount(at, n))
+    total = np.zeros((len(units), sums.shape[1]))
+    np.add.at(total, at, sums)
+    apart = sums - n[:, None] * (total / units["n_cells"].to_numpy()[:, None])[at]
+    return units, total, np.bincount(at, deviations + (apart**2).sum(axis=1) / n)
+
+
+def _why_none(units: pd.DataFrame, control: str, min_cells: int) -> str:
+    if not len(units):
+        return f"no replicate has {min_cells} cells"
+    reason = f"no replicate of {control} has {min_cells} cells"
+    if "block" not in units:
+        return reason
+    blocks = units["block"].astype(str).unique()
+    more = ", ..." if blocks.size > _MAX_NAMED else ""
+    return f"{reason} in its blocks: {', '.join(blocks[:_MAX_NAMED])}{more}"
+
+
+def _test(
+    blocks: list[_Block], n_permutations: int, random_state: int, dof: int
+) -> tuple[float, float, int, str]:
+    """E-distance, p-value, number of relabellings that differ, and why there is no p-value."""
+    with blas_on_one_thread():
+        own = float(_distances(blocks, [block.is_own()[None] for block in blocks], dof)[0])
+        n_all = prod(comb(block.n_cells.size, block.n_own) for block in blocks)
+        # With sides of equal size, two relabellings exchange them.
+        n = n_all // (2 if all(2 * block.n_own == block.n_cells.size for block in blocks) else 1)
+        if n < MIN_RELABELLINGS:
+            why = f"its replicates have {n} relabellings, and p-values need {MIN_RELABELLINGS}"
+            return own, np.nan, n, why
+        every = n_all <= n_permutations
+        relabelled = _all(blocks) if every else _random(blocks, n_permutations, random_state)
+        values = np.concatenate([_distances(blocks, masks, dof) for masks in relabelled])
+    as_far = np.count_nonzero(values >= own - _ROUNDING * np.abs(values).max())
+    return own, as_far / n_all if every else (1 + as_far) / (1 + n_permutations), n, ""
+
+
+def _all(blocks: list[_Block]) -> Iterator[list[Masks]]:
+    """All relabellings of the replicates of each block, ``[relabellings, replicates]``."""
+    choices = []
+    for block in blocks:
+        chosen = np.array([*combinations(range(block.n_cells.size), block.n_own)])
+        choices.append(np.zeros((len(chosen), block.n_cells.size), bool))
+        np.put_along_axis(choices[-1], chosen, True, axis=1)
+    sizes = [len(each) for each in choices]
+    for first in range(0, prod(sizes), _AT_ONCE):
+        numbers = np.unravel_index(np.arange(first, min(first + _AT_ONCE, prod(sizes))), sizes)
+        yield [each[own] for each, own in zip(choices, numbers, strict=True)]
+
+
+def _random(blocks: list[_Block], n: int, random_state: int) -> Iterator[list[Masks]]:
+    """Seeded relabellings; the same for each condition of a size, whatever others there are."""
+    rng = np.random.default_rng(random_state)
+    for first in range(0, n, _AT_ONCE):
+        shape = min(_AT_ONCE, n - first), 1
+        yield [rng.permuted(np.tile(block.is_own(), shape), axis=1) for block in blocks]
+
+
+def _distances(blocks: list[_Block], masks: list[Masks], dof: int) -> Floats:
+    """E-distances ``[relabellings]`` of the replicates in the masks from the others.
+
+    With several blocks the difference of the means is that of a linear model with effects of
+    blocks: the mean over blocks, with weights n m / (n + m).
+    """
+    weight = noise = np.zeros(len(masks[0]))
+    difference = np.zeros((len(masks[0]), blocks[0].sums.shape[1]))
+    for block, mask in zip(blocks, masks, strict=True):
+        chosen = mask.astype(np.float64)
+        n = chosen @ block.n_cells
+        m = block.n_cells.sum() - n
+        own_sum = chosen @ block.sums  # the others' is its negative
+        own_squares = chosen @ block.squares
+        square = (own_sum**2).sum(axis=1)
+        s = own_squares - square / n
+        t = block.squares.sum() - own_squares - square / m
+        own_weight = n * m / (n + m)
+        weight = weight + own_weight
+        noise = noise + own_weight**2 * dof * (s / (n * (n - dof)) + t / (m * (m - dof)))
+        difference += own_sum
+    return 2 * ((difference**2).sum(axis=1) - noise) / weight**2
