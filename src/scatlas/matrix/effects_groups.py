@@ -74,8 +74,8 @@ def _check_control(control: str, labels: pd.Series, name: str) -> None:
     """Refuse a control that is no label."""
     there = list(labels.cat.categories)
     if control not in there:
-        near = get_close_matches(control, there, 1) or there[:1]
-        raise InputError(f"obs[{name!r}] has no control {control!r}: try {', '.join(near)!r}")
+        near = get_close_matches(control, there, 1, 0) or ["a column with values"]
+        raise InputError(f"obs[{name!r}] has no control {control!r}: try {near[0]!r}")
 
 
 def drop_small(samples: pd.DataFrame, min_cells: int) -> tuple[pd.DataFrame, list[tuple[str, ...]]]:
