@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import pickle
+from collections.abc import Callable
 from pathlib import Path
 
 import anndata as ad
@@ -10,10 +12,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
 
 import scatlas as sa
 from scatlas.datasets import simulate_plate, write_plate
-from scatlas.errors import ConfigError
+from scatlas.errors import ConfigError, InputError
 from scatlas.workflow.command_line.main import main
 from scatlas.workflow.config.loading import load
 from scatlas.workflow.config.sections import Annotate
@@ -24,9 +28,22 @@ pytestmark = pytest.mark.workflow
 SOURCES = {"reference": "cell_type", "model": "cell_type_model"}
 
 
+class Plan:
+    """Plan of Snakemake, which takes a second, or the error of one of its rules."""
+
+    problem = ""
+
+    def __call__(self, *_: object) -> str:
+        if self.problem:
+            raise InputError(self.problem)
+        return "total 1"
+
+
 @pytest.fixture(scope="module")
 def annotated(built: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """Atlas with types by labelled cells, which lack the last cell line, and by a model."""
+    """Atlas with types by labelled cells, which lack the last cell line, and by a model of the form
+    of CellTypist's.
+    """
     project = built.copied(tmp_path_factory.mktemp("annotate"))
     for name in ("p1", "p2", "p3"):  # a test changes one of them
         plate = ad.read_h5ad(built.folder.parent / f"{name}.h5ad")
@@ -36,8 +53,7 @@ def annotated(built: Project, tmp_path_factory: pytest.TempPathFactory) -> Proje
     cells = ad.concat(parts, keys=["d8", "d9"], label="donor", index_unique="-")
     cells.obs["half"] = np.where(cells.obs["cell_line"].astype(str) < "SIM_0004", "low", "high")
     write(cells, project.folder / "all.h5ad")
-    model = sa.tl.train_annotator(cells, "cell_line", groups="donor")
-    sa.io.write_annotator(project.folder / "model.h5ad", model)
+    write_celltypist(project.folder / "model.pkl", cells)
     cells = cells[cells.obs["cell_line"] != "SIM_0006"].copy()
     write(cells, project.folder / "cells.h5ad")
     project.change(
@@ -45,13 +61,26 @@ def annotated(built: Project, tmp_path_factory: pytest.TempPathFactory) -> Proje
             "reference": "cells.h5ad",
             "label": ["half", "cell_line"],
             "groups": "donor",
-            "model": "model.h5ad",
+            "model": "model.pkl",
         },
         markers={"by": ["cell_type"], "n_genes": 20},
         pseudobulk={"by": ["cell_type"]},
     )
     project.build()
     return project
+
+
+def write_celltypist(path: Path, cells: ad.AnnData) -> None:
+    """Write what celltypist pickles of the cell lines; its genes are symbols."""
+    logged = cells.copy()
+    sa.pp.normalize_total(logged, target_sum=1e4)
+    sa.pp.log1p(logged)
+    scaler = StandardScaler().fit(logged.X.toarray())
+    x = np.minimum(scaler.transform(logged.X.toarray()), 10)
+    classifier = LogisticRegression(C=0.01).fit(x, cells.obs["cell_line"].astype(str))
+    classifier.features = cells.var_names.to_numpy()
+    model = {"Model": classifier, "Scaler_": scaler, "description": {"date": "2026"}}
+    path.write_bytes(pickle.dumps(model))
 
 
 def test_known_types_are_right_and_those_of_no_labelled_cell_unknown(annotated: Project):
@@ -100,6 +129,10 @@ def test_tables_count_each_cell_once(annotated: Project):
         ties = votes["share"] == votes["its share"]
         same = votes["name"].fillna("") == first.loc[votes.index].astype(object).fillna("")
         assert (same | ties).all()
+        lost = votes["unknown"] > votes["share"]
+        assert votes["vote"].fillna("").equals(votes["name"].where(~lost).fillna(""))
+        given = obs.groupby(obs["leiden"].astype(str))[f"{key}_vote"].first()
+        assert (given.astype(object).fillna("")[votes.index] == votes["vote"].fillna("")).all()
         genes = tables["_genes"]
         assert set(genes.loc[genes["source"] == source, "name"]) >= set(obs[key].cat.categories)
         plates = tables["_by_plate"].query(f"source == '{source}' and name == 'unknown'")
@@ -125,34 +158,71 @@ def test_clusters_get_the_vote_as_a_proposed_name(
     votes = pd.read_csv(
         annotated.results / "tables/annotation.tsv", sep="\t", dtype=str, keep_default_na=False
     ).query("source == 'reference'")
-    assert names["cluster_name"].tolist() == votes["name"].tolist()
+    assert names["cluster_name"].tolist() == votes["vote"].tolist()
+    assert "" in set(votes["vote"])  # the line that the labelled cells lack
 
 
 def test_check_says_what_is_wrong(
     annotated: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ):
     monkeypatch.chdir(annotated.folder)
-    others = ad.read_h5ad("cells.h5ad")
-    others.var_names = [f"ENSG{number:011}" for number in range(others.n_vars)]
-    write(others, Path("others.h5ad"))
+    monkeypatch.setattr("scatlas.workflow.command_line.check.plan", plan := Plan())
+    cells = ad.read_h5ad("cells.h5ad")
 
-    def said(**annotate: object) -> str:
-        config = annotated.config | {"annotate": annotate, "outdir": "other"}
+    def said(outdir: str = "other", **annotate: object) -> str:
+        config = annotated.config | {"annotate": annotate, "outdir": outdir}
         Path("bad.yaml").write_text(yaml.safe_dump(config))
         assert main(["check", "--config", "bad.yaml"]) == 1
         return capsys.readouterr().out
 
-    assert "annotate.reference: nope.h5ad does not exist" in said(
-        reference="nope.h5ad", label=["cell_line"]
-    )
+    def changed(change: Callable[[ad.AnnData], None]) -> str:
+        other = cells.copy()
+        change(other)
+        write(other, Path("others.h5ad"))
+        return said(reference="others.h5ad", label=["half", "cell_line"])
+
+    def rename(other: ad.AnnData) -> None:
+        other.var_names = [f"ENSG{number:011}" for number in range(other.n_vars)]
+
+    def label(*names: str | None) -> Callable[[ad.AnnData], None]:
+        def set_labels(other: ad.AnnData) -> None:
+            lines = other.obs["cell_line"].astype(object).to_numpy()
+            lines[: len(names)] = names
+            other.obs["cell_line"] = pd.Series(lines, other.obs_names, dtype="category")
+
+        return set_labels
+
+    plan.problem = "labels.smk: annotate.reference: nope.h5ad does not exist: correct it"
+    text = said(reference="nope.h5ad", label=["cell_line"])
+    assert text.count("annotate.reference: nope.h5ad does not exist") == 1
+    plan.problem = ""
     assert "'cell_lines', which annotate names; did you mean cell_line?" in said(
         reference="cells.h5ad", label=["cell_lines"]
     )
     assert "annotate.key: plate p1 has an obs column 'drug' already" in said(
         reference="cells.h5ad", label=["cell_line"], key="drug"
     )
-    text = said(reference="others.h5ad", label=["cell_line"])
-    assert "shares 0 of its 600 genes with plate p1: there is 'ENSG00000000000'" in text
+    text = changed(rename)
+    assert "shares 0 of its 600 genes with plate p1: there is 'ENSG00000000000', here" in text
+    for change, sentence in (
+        (label("rare"), "others.h5ad: label 'rare' has 1 cell, too few to learn from"),
+        (label("NA"), "others.h5ad: 'NA' is no cell type"),
+        (label(""), "others.h5ad: '' is no cell type"),
+        (label("Heterogeneous"), "others.h5ad: 'Heterogeneous' is no cell type"),
+        (label("a|b"), "others.h5ad: type 'a|b' has a '|'"),
+        (lambda other: sa.pp.normalize_total(other, target_sum=1e4), "neither counts nor log1p"),
+        (lambda other: other.X.data.__imul__(-1), "neither counts nor log1p"),
+    ):
+        text = changed(change)
+        assert sentence in text
+        assert text.count("error:") == 1
+    assert "no plate has an obs column 'cell_lin', which annotate names; did you mean" in said(
+        label=["cell_lin"]
+    )
+    Path("bad.pkl").write_bytes(pickle.dumps({"Model": 1}))
+    assert "bad.pkl is no CellTypist model: it has no entries" in said(model="bad.pkl")
+    text = said("x" * 256, model="model.pkl")
+    assert f"{'x' * 20}... is too long for the name of a folder" in text
     config = annotated.config | {"annotate": {"reference": "cells.h5ad"}}
     with pytest.raises(ConfigError, match="reference has no label: give label"):
         load(config)
@@ -176,6 +246,10 @@ def test_new_plates_get_types_by_the_atlas_s_classifiers(annotated: Project):
     extended = ad.read_zarr(annotated.folder / "new/atlas.zarr").obs
     new = extended.loc[mapped.index, "cell_type"].astype(object).fillna("")
     assert new.tolist() == expected.tolist()
+    for key in SOURCES.values():  # new cells have the vote of the cluster that they fall into
+        votes = extended[f"{key}_vote"].astype(object).fillna("").groupby(extended["leiden"])
+        assert (votes.nunique() == 1).all()
+        assert (mapped[f"{key}_vote"].dropna() != "").any()
 
 
 def test_changes_rerun_what_they_concern(annotated: Project, tmp_path: Path):

@@ -5,14 +5,13 @@ cells, and tables of clusters, plates and the agreement of two classifiers.
 from __future__ import annotations
 
 from dataclasses import fields
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from natsort import natsorted
 
-from scatlas.errors import InputError
+from scatlas.columns import known_names
 from scatlas.io import atomic_path, read_annotator, read_cells
 from scatlas.matrix.annotate import (
     Answers,
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from scatlas.io.products.annotators import Annotator
-    from scatlas.workflow.config.sections import Annotate
     from scatlas.workflow.labels import Clusters
 
 # What is stored of a cell; its margin and fit have decided its level.
@@ -38,40 +36,18 @@ UNKNOWN = "unknown"
 _N_GENES = 10
 
 
-def check_columns(path: str, wanted: Annotate, there: list[str]) -> None:
-    """Refuse labelled cells that lack an obs column."""
-    for name in wanted.columns_of_cells:
-        if name not in there:
-            close = get_close_matches(name, there, 1)
-            hint = f"did you mean {close[0]}? " if close else ""
-            raise InputError(
-                f"{path} has no obs column {name!r}, which annotate names; {hint}it has "
-                f"{', '.join(there) or 'none'}"
-            )
-
-
-def names_for(annotator: Annotator, var: pd.DataFrame, gene_names: str | None) -> pd.Index:
-    """Names of a plate's genes: those of which the classifier knows more."""
-    known = pd.Index(annotator.genes.astype(str))
-    names = [pd.Index(var.index.astype(str))]
-    if gene_names in var:
-        names.append(pd.Index(var[gene_names].astype(str)))
-    return max(names, key=lambda some: int(known.isin(some).sum()))
-
-
 def types_of_cells(
     x: Any,
     var: pd.DataFrame,
     keep: NDArray[np.bool_],
     annotators: Mapping[str, Path],
     key: str,
-    gene_names: str | None,
 ) -> dict[str, pd.Categorical | NDArray[Any]]:
     """obs columns of the kept cells of a plate, without votes of clusters."""
     columns: dict[str, pd.Categorical | NDArray[Any]] = {}
     for number, (source, path) in enumerate(annotators.items()):
         annotator = read_annotator(path)
-        names = names_for(annotator, var, gene_names)
+        names = known_names(var, pd.Index(annotator.genes))
         answers = annotate_values(x, names, annotator, keep=keep, source="the plate's counts")
         columns |= columns_of_answers(answers, annotator, f"{key}_{source}" if number else key)
     return columns
@@ -111,7 +87,7 @@ def join_annotations(
         votes = votes_of(answers, annotator, clusters)
         by_cluster.append(votes.assign(source=source))
         of_cells = clusters.of_cells(answers.codes.size)
-        won = votes.set_index("leiden")["name"].reindex(clusters.names).replace("", None)
+        won = votes.set_index("leiden")["vote"].reindex(clusters.names).replace("", None)
         columns[f"{name}_vote"] = categorical(of_cells, won.to_numpy(object))
         by_plate.append(_shares_by_plate(columns[name], tables).assign(source=source))
         genes.append(_first_genes(annotator).assign(source=source))
@@ -140,7 +116,9 @@ def _with_unknown(values: pd.Series) -> pd.Categorical:
 
 
 def votes_of(answers: Answers, annotator: Annotator, clusters: Clusters) -> pd.DataFrame:
-    """Of each cluster the most frequent type, its share, the second one, and what is unknown."""
+    """Of each cluster its vote, the most frequent type with its share, the second one, and what is
+    unknown.
+    """
     codes = answers.codes if clusters.rows is None else answers.codes[clusters.rows]
     sizes = annotator.labels.size, len(clusters.names)
     table = vote(codes, np.asarray(clusters.codes), *sizes)
@@ -149,6 +127,7 @@ def votes_of(answers: Answers, annotator: Annotator, clusters: Clusters) -> pd.D
         {
             "leiden": clusters.names,
             "n_cells": table["n_cells"],
+            "vote": names[table["vote"]],
             "name": names[table["label"]],
             "share": table["share"].round(4),
             "second name": names[table["second"]],

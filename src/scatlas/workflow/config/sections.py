@@ -8,6 +8,7 @@ editors, which are built with the documentation, and the options of the scripts
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -42,6 +43,10 @@ if TYPE_CHECKING:
     from typing import Self
 
 
+# Bytes of a name on the file systems of Linux.
+_MAX_NAME = 255
+
+
 def _folder(text: str) -> str:
     protocol, is_address, path = text.partition("://")
     if is_address and (protocol in {"http", "https"} or not path.strip("/")):
@@ -50,6 +55,8 @@ def _folder(text: str) -> str:
     path = text.rstrip("/") if is_address else expand_home(text)
     if set(path) & set("{}"):
         raise ValueError(f"{text!r}: a folder for results cannot have braces in its name")
+    if any(len(os.fsencode(name)) > _MAX_NAME for name in path.split("/")):
+        raise ValueError(f"{text[:20]}... is too long for the name of a folder: give a shorter one")
     if is_address:
         return path
     return Path(path).as_posix()  # "results/" and "./results" name the same outputs as "results"

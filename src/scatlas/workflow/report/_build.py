@@ -298,7 +298,7 @@ def _types(writer: ReportWriter) -> Items:
             "annotation",
             "Types of the clusters",
             tables["annotation"].set_index("leiden").fillna(""),
-            names=["name", "second name", "source"],
+            names=["vote", "name", "second name", "source"],
             written=True,
         ),
         writer.table(
