@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,7 +22,9 @@ from scatlas.errors import ConfigError, InputError
 from scatlas.workflow.command_line.main import main
 from scatlas.workflow.config.loading import load
 from scatlas.workflow.config.sections import Annotate
+from scatlas.workflow.labelled_cells import check_file
 from tests.helpers.plates import write
+from tests.workflow.conftest import PLATES
 from tests.workflow.runs import Project, errors
 
 pytestmark = pytest.mark.workflow
@@ -45,10 +48,11 @@ def annotated(built: Project, tmp_path_factory: pytest.TempPathFactory) -> Proje
     of CellTypist's.
     """
     project = built.copied(tmp_path_factory.mktemp("annotate"))
-    for name in ("p1", "p2", "p3"):  # a test changes one of them
+    for name in PLATES:  # a test changes one of them
         plate = ad.read_h5ad(built.folder.parent / f"{name}.h5ad")
+        plate.var["gene_id"] = [f"ENSG{number:011}" for number in range(plate.n_vars)]
         write(plate, project.folder / f"{name}.h5ad")
-    project.write_plates({name: project.folder / f"{name}.h5ad" for name in ("p1", "p2", "p3")})
+    project.write_plates({name: project.folder / f"{name}.h5ad" for name in PLATES})
     parts = [simulate_plate(number, n_cells=400, n_genes=600) for number in (8, 9)]
     cells = ad.concat(parts, keys=["d8", "d9"], label="donor", index_unique="-")
     cells.obs["half"] = np.where(cells.obs["cell_line"].astype(str) < "SIM_0004", "low", "high")
@@ -169,20 +173,21 @@ def test_check_says_what_is_wrong(
     monkeypatch.setattr("scatlas.workflow.command_line.check.plan", plan := Plan())
     cells = ad.read_h5ad("cells.h5ad")
 
-    def said(outdir: str = "other", **annotate: object) -> str:
+    def said(status: int = 1, outdir: str = "other", **annotate: object) -> str:
         config = annotated.config | {"annotate": annotate, "outdir": outdir}
         Path("bad.yaml").write_text(yaml.safe_dump(config))
-        assert main(["check", "--config", "bad.yaml"]) == 1
-        return capsys.readouterr().out
+        assert main(["check", "--config", "bad.yaml"]) == status
+        return "".join(capsys.readouterr())
 
-    def changed(change: Callable[[ad.AnnData], None]) -> str:
+    def changed(change: Callable[[ad.AnnData], None], name: str = "others") -> str:
         other = cells.copy()
         change(other)
-        write(other, Path("others.h5ad"))
-        return said(reference="others.h5ad", label=["half", "cell_line"])
+        write(other, Path(f"{name}.h5ad"))
+        return f"{name}.h5ad"
 
-    def rename(other: ad.AnnData) -> None:
-        other.var_names = [f"ENSG{number:011}" for number in range(other.n_vars)]
+    def rename(prefix: str) -> Callable[[ad.AnnData], None]:
+        names = [f"{prefix}{number:011}" for number in range(cells.n_vars)]
+        return lambda other: setattr(other, "var_names", names)
 
     def label(*names: str | None) -> Callable[[ad.AnnData], None]:
         def set_labels(other: ad.AnnData) -> None:
@@ -191,6 +196,10 @@ def test_check_says_what_is_wrong(
             other.obs["cell_line"] = pd.Series(lines, other.obs_names, dtype="category")
 
         return set_labels
+
+    def move(other: ad.AnnData) -> None:
+        cell = other.obs_names[other.obs["cell_line"] == "SIM_0001"][0]
+        other.obs.loc[cell, "half"] = "high"
 
     plan.problem = "labels.smk: annotate.reference: nope.h5ad does not exist: correct it"
     text = said(reference="nope.h5ad", label=["cell_line"])
@@ -202,26 +211,34 @@ def test_check_says_what_is_wrong(
     assert "annotate.key: plate p1 has an obs column 'drug' already" in said(
         reference="cells.h5ad", label=["cell_line"], key="drug"
     )
-    text = changed(rename)
-    assert "shares 0 of its 600 genes with plate p1: there is 'ENSG00000000000', here" in text
-    for change, sentence in (
-        (label("rare"), "others.h5ad: label 'rare' has 1 cell, too few to learn from"),
-        (label("NA"), "others.h5ad: 'NA' is no cell type"),
-        (label(""), "others.h5ad: '' is no cell type"),
-        (label("Heterogeneous"), "others.h5ad: 'Heterogeneous' is no cell type"),
-        (label("a|b"), "others.h5ad: type 'a|b' has a '|'"),
-        (lambda other: sa.pp.normalize_total(other, target_sum=1e4), "neither counts nor log1p"),
-        (lambda other: other.X.data.__imul__(-1), "neither counts nor log1p"),
-    ):
-        text = changed(change)
-        assert sentence in text
-        assert text.count("error:") == 1
+    said(0, reference=changed(rename("ENSG"), "ids"), label=["cell_line"])  # a var column has them
+    text = said(reference=changed(rename("ENSMUSG"), "mouse"), label=["cell_line"])
+    assert "shares 0 of its 600 genes with plate p1: there is 'ENSMUSG00000000000', here" in text
+    text = said(reference=changed(label("NA")), label=["cell_line"])
+    assert text == (
+        "error: others.h5ad: 'NA' is no cell type: leave these cells without a label (a missing "
+        "value)\n"
+    )
+    wanted = Annotate(reference="-", label=["half", "cell_line"])
+    changes = {
+        "has 1 cell, too few to learn from": label("rare"),
+        "has 2 cells, too few to learn from": label("rare", "rare"),
+        "'' is no cell type": label(""),
+        "'Heterogeneous' is no cell type": label("Heterogeneous"),
+        "type 'a|b' has a '|'": label("a|b"),
+        "half: label 'SIM_0001' belongs to 'high' and to 'low'": move,
+        "neither counts nor log1p": lambda other: sa.pp.normalize_total(other, target_sum=1e4),
+        "h5ad has neither counts": lambda other: other.X.data.__imul__(-1),
+    }
+    for number, (sentence, change) in enumerate(changes.items()):
+        with pytest.raises(InputError, match=re.escape(sentence)):
+            check_file(changed(change, f"others{number}"), wanted)
     assert "no plate has an obs column 'cell_lin', which annotate names; did you mean" in said(
         label=["cell_lin"]
     )
     Path("bad.pkl").write_bytes(pickle.dumps({"Model": 1}))
     assert "bad.pkl is no CellTypist model: it has no entries" in said(model="bad.pkl")
-    text = said("x" * 256, model="model.pkl")
+    text = said(outdir="x" * 256, model="model.pkl")
     assert f"{'x' * 20}... is too long for the name of a folder" in text
     config = annotated.config | {"annotate": {"reference": "cells.h5ad"}}
     with pytest.raises(ConfigError, match="reference has no label: give label"):
@@ -248,8 +265,37 @@ def test_new_plates_get_types_by_the_atlas_s_classifiers(annotated: Project):
     assert new.tolist() == expected.tolist()
     for key in SOURCES.values():  # new cells have the vote of the cluster that they fall into
         votes = extended[f"{key}_vote"].astype(object).fillna("").groupby(extended["leiden"])
-        assert (votes.nunique() == 1).all()
+        assert (votes.agg("nunique") == 1).all()
         assert (mapped[f"{key}_vote"].dropna() != "").any()
+
+
+def test_labelled_plates_teach_the_others(annotated: Project, tmp_path: Path):
+    """One has labels in obs; one, with some genes in another order, in the plate sheet; the third
+    has none, and ids in place of symbols.
+    """
+    project = annotated.copied(tmp_path / "own")
+    first, second, third = (ad.read_h5ad(project.folder / f"{name}.h5ad") for name in PLATES)
+    first.obs["kind"] = first.obs["cell_line"]
+    second = second[second.obs["cell_line"] == "SIM_0003", second.var_names[500::-1]].copy()
+    third.var["symbol"] = third.var_names
+    third.var_names = [f"ENSG{number:011}" for number in range(third.n_vars)]
+    rows = []
+    for name, plate, kind in zip(PLATES, (first, second, third), ("", "SIM_0003", ""), strict=True):
+        write(plate, project.folder / f"own_{name}.h5ad")
+        rows.append(f"{name}\town_{name}.h5ad\t{kind}\n")
+    (project.folder / "plates.tsv").write_text("".join(["plate\tpath\tkind\n", *rows]))
+    project.change(annotate={"label": ["kind"]}, markers={}, pseudobulk=None, genes="union")
+    project.build("results/plates/p3/annotation.parquet")
+    model = sa.io.read_annotator(project.results / "annotator/reference.h5ad")
+    assert set(model.genes) <= set(second.var_names)
+    assert set(model.labels) == set(first.obs["kind"])
+    assert model.record["n_groups"] == 2
+    kept = pd.read_parquet(project.results / "plates/p3/qc.parquet")["keep"].to_numpy()
+    codes = pd.read_parquet(project.results / "plates/p3/annotation.parquet")["reference_codes"]
+    known = codes.to_numpy() >= 0
+    assert known.mean() >= 0.8
+    truth = third.obs["cell_line"].astype(str).to_numpy()[kept][known]
+    assert (model.labels[codes[known]] == truth).mean() >= 0.98
 
 
 def test_changes_rerun_what_they_concern(annotated: Project, tmp_path: Path):

@@ -168,7 +168,7 @@ def _codes_of(labels: pd.Categorical, source: str) -> tuple[NDArray[Any], NDArra
             f"{source}: all labelled cells are {all_labels[0]!r}: add cells of another type"
         )
     if (few := np.flatnonzero(sizes < _MIN_CELLS)).size:
-        n = sizes[few[0]]
+        n = int(sizes[few[0]])
         raise InputError(
             f"{source}: label {str(all_labels[few[0]])!r} has {n} cell{'s' * (n != 1)}, too few to "
             f"learn from ({_MIN_CELLS}): join it with another, or leave its cells without a label"

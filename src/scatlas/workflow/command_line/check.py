@@ -381,9 +381,10 @@ def _problems_of_plates(
             if counts in held:
                 names = gene_names(plate.path, counts)
                 if (bound := config.qc.min_genes or 0) > len(names):
-                    raise InputError(
+                    yield Problem(
                         f"qc.min_genes is {bound:,}, but plate {plate.plate} has {len(names):,} "
-                        "genes, so it would keep no cell: lower it"
+                        "genes, so it would keep no cell: lower it",
+                        plate.plate,
                     )
                 genes.add(plate.path, names)
                 cells.add(plate.plate, stored_cells(plate.path, counts))
