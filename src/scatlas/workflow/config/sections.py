@@ -133,7 +133,7 @@ class Annotate(Section):
     reference: LocalPath | None = described(
         None,
         "Labelled cells to learn from: h5ad or Zarr with counts, or log1p of counts normalised to",
-        "10,000 per cell, of all measured genes in X. null: with label, the plates themselves.",
+        "10,000 per cell, of all measured genes in X. null: with label, the plates that have it.",
         examples=["reference.h5ad"],
     )
     label: list[Text] = described(
