@@ -11,6 +11,7 @@ import pandas as pd
 
 from scatlas import blocks
 from scatlas.columns import common_genes
+from scatlas.compute.threads import DEFAULT_BUDGET
 from scatlas.errors import InputError
 from scatlas.io import open_tables, read_cells, read_matrix
 from scatlas.matrix.annotate import MIN_SHARE, log_normalised
@@ -52,10 +53,10 @@ def types_in(obs: pd.DataFrame, wanted: Annotate) -> dict[str, Any]:
     }
 
 
-def check_file(path: Path | str, wanted: Annotate) -> None:
+def check_file(path: Path | str, wanted: Annotate, budget: str = "auto") -> None:
     """Refuse labelled cells as their training would: by all types, and by three blocks of X."""
     check_types(**types_in(columns_of_file(path, wanted), wanted), source=str(path))
-    x, _ = read_matrix(path)
+    x, _ = read_matrix(path, block_budget=DEFAULT_BUDGET if budget == "auto" else budget)
     for number in sorted({0, x.numblocks[0] // 2, x.numblocks[0] - 1}):
         block = blocks.to_memory(x.blocks[number])
         n_cells, n_genes = block.shape

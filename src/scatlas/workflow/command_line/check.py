@@ -117,7 +117,9 @@ def check(config_file: Path, *, as_json: bool = False) -> int:
     cells, columns, genes = SharedCells(), AskedColumns(config, named), AskedGenes(config)
     problems = list(_problems_of_plates(config, plates, cells, columns, genes))
     errors, left_out = ([], problems) if config.plates.skips else (problems, [])
-    errors += [*bad_table, *_problems_of_types(config, plates, columns)]
+    bad = {problem.plate for problem in problems}
+    good = [plate for plate in plates if plate.plate not in bad]
+    errors += [*bad_table, *_problems_of_types(config, good, columns)]
     n_opened = 1 if config.plates.by else len(plates)
     said = dict([*columns.sentences(n_opened), *genes.sentences(len(plates))])
     # A picture or score without its column is left out; other steps would end.
@@ -212,7 +214,7 @@ def _check_source(key: str, path: str, config: Config, plates: Sequence[Plate]) 
 
     model = read_model(Path(path)) if key == "model" else None
     if model is None and config.annotate:
-        check_file(path, config.annotate)
+        check_file(path, config.annotate, config.compute.block_budget)
     genes = gene_names(path) if model is None else pd.Index(model.genes)
     local = next(
         (plate for plate in plates if not plate.is_remote and Path(plate.path).exists()), None
