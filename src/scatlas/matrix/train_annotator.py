@@ -142,19 +142,6 @@ def check_types(
     """Names of the types in order, the number of each cell's, -1 for none, and of each type its
     coarser ones and its id.
     """
-    all_labels, codes = _codes_of(labels, source)
-    levels = {
-        name: _one_each(labels, column, f"{source}: {name}")
-        for name, column in (coarser or {}).items()
-    }
-    ids = None
-    if ontology_ids is not None:
-        ids = _one_each(labels, ontology_ids, f"{source}: ontology ids")
-    return all_labels, codes, levels, ids
-
-
-def _codes_of(labels: pd.Categorical, source: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Names in order, and the number of each cell's, -1 for none."""
     if labels.isna().all():
         raise InputError(f"{source}: no cell has a label: name another column")
     labels = labels.remove_unused_categories()
@@ -173,7 +160,14 @@ def _codes_of(labels: pd.Categorical, source: str) -> tuple[NDArray[Any], NDArra
             f"{source}: label {str(all_labels[few[0]])!r} has {n} cell{'s' * (n != 1)}, too few to "
             f"learn from ({_MIN_CELLS}): join it with another, or leave its cells without a label"
         )
-    return all_labels, codes
+    levels = {
+        name: _one_each(labels, column, f"{source}: {name}")
+        for name, column in (coarser or {}).items()
+    }
+    ids = None
+    if ontology_ids is not None:
+        ids = _one_each(labels, ontology_ids, f"{source}: ontology ids")
+    return all_labels, codes, levels, ids
 
 
 def _one_each(labels: pd.Categorical, column: pd.Categorical, name: str) -> list[str]:

@@ -126,8 +126,7 @@ def annotate(
         What :func:`train_annotator` returned, the file that it was saved in, or a CellTypist model
         (``.pkl``), which is read in another process and runs nothing.
     clusters
-        Column of ``obs``: the most frequent type of each cluster is its vote, unless more of its
-        cells are unknown.
+        Column of ``obs``: the most frequent type of each cluster is its vote.
     key_added
         First part of the columns' names.
     layer

@@ -117,8 +117,7 @@ def check(config_file: Path, *, as_json: bool = False) -> int:
     cells, columns, genes = SharedCells(), AskedColumns(config, named), AskedGenes(config)
     problems = list(_problems_of_plates(config, plates, cells, columns, genes))
     errors, left_out = ([], problems) if config.plates.skips else (problems, [])
-    bad = {problem.plate for problem in problems}
-    good = [plate for plate in plates if plate.plate not in bad]
+    good = [plate for plate in plates if plate.plate not in {bad.plate for bad in problems}]
     errors += [*bad_table, *_problems_of_types(config, good, columns)]
     n_opened = 1 if config.plates.by else len(plates)
     said = dict([*columns.sentences(n_opened), *genes.sentences(len(plates))])
@@ -216,19 +215,18 @@ def _check_source(key: str, path: str, config: Config, plates: Sequence[Plate]) 
     if model is None and config.annotate:
         check_file(path, config.annotate, config.compute.block_budget)
     genes = gene_names(path) if model is None else pd.Index(model.genes)
-    local = next(
-        (plate for plate in plates if not plate.is_remote and Path(plate.path).exists()), None
-    )
-    if local is None or config.source.genes:
+    local = [plate for plate in plates if not plate.is_remote and Path(plate.path).exists()]
+    if not local or config.source.genes:
         return
-    with find_source(local.path, Wanted(local.counts or config.source.counts)) as source:
+    plate = local[0]
+    with find_source(plate.path, Wanted(plate.counts or config.source.counts)) as source:
         names = known_names(source.table("var").read(), genes)
     if model is not None:
-        shared_genes(model, names, f"plate {local.plate}")
+        shared_genes(model, names, f"plate {plate.plate}")
     n_shared = genes.intersection(names).size
     if n_shared < MIN_SHARE * min(genes.size, names.size):
         raise InputError(
-            f"{path} shares {n_shared:,} of its {genes.size:,} genes with plate {local.plate}: "
+            f"{path} shares {n_shared:,} of its {genes.size:,} genes with plate {plate.plate}: "
             f"there is {str(genes[0])!r}, here {str(names[0])!r}: give labelled cells of this "
             "species and of these names (symbols or ids)"
         )

@@ -43,10 +43,6 @@ if TYPE_CHECKING:
     from typing import Self
 
 
-# Bytes of a name on the file systems of Linux.
-_MAX_NAME = 255
-
-
 def _folder(text: str) -> str:
     protocol, is_address, path = text.partition("://")
     if is_address and (protocol in {"http", "https"} or not path.strip("/")):
@@ -55,7 +51,7 @@ def _folder(text: str) -> str:
     path = text.rstrip("/") if is_address else expand_home(text)
     if set(path) & set("{}"):
         raise ValueError(f"{text!r}: a folder for results cannot have braces in its name")
-    if any(len(os.fsencode(name)) > _MAX_NAME for name in path.split("/")):
+    if max(len(os.fsencode(name)) for name in path.split("/")) > os.pathconf("/", "PC_NAME_MAX"):
         raise ValueError(f"{text[:20]}... is too long for the name of a folder: give a shorter one")
     if is_address:
         return path
