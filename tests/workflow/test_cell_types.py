@@ -22,7 +22,7 @@ from scatlas.errors import ConfigError, InputError
 from scatlas.workflow.command_line.main import main
 from scatlas.workflow.config.loading import load
 from scatlas.workflow.config.sections import Annotate
-from scatlas.workflow.labelled_cells import check_file
+from scatlas.workflow.labelled_cells import cells_of_plates, check_file
 from tests.helpers.plates import write
 from tests.workflow.conftest import PLATES
 from tests.workflow.runs import Project, errors
@@ -296,6 +296,15 @@ def test_labelled_plates_teach_the_others(annotated: Project, tmp_path: Path):
     assert known.mean() >= 0.8
     truth = third.obs["cell_line"].astype(str).to_numpy()[kept][known]
     assert (model.labels[codes[known]] == truth).mean() >= 0.98
+    folders = {name: project.results / "plates" / name for name in ("p1", "p3")}
+    stores, kept = (
+        {name: folder / file for name, folder in folders.items()}
+        for file in ("counts.zarr", "qc.parquet")
+    )
+    with pytest.raises(InputError, match=r"share 0 genes: plate p1 has '.*', plate p3 'ENSG0"):
+        cells_of_plates(stores, kept, {"p3": {"kind": "x"}}, Annotate(label=["kind"]))
+    with pytest.raises(InputError, match="no plate has kind in obs or in the plate sheet"):
+        cells_of_plates({"p3": stores["p3"]}, kept, {}, Annotate(label=["kind"]))
 
 
 def test_changes_rerun_what_they_concern(annotated: Project, tmp_path: Path):
