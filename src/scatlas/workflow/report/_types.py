@@ -53,7 +53,10 @@ def types(
             said = f"Dot plot of the genes that speak most for {len(best)} types."
             n_groups = results.cells.obs[key].nunique()
             items.append(writer.picture("type_genes", draw, said, color=key, n_groups=n_groups))
-    names, shown = ["name", "second name", "source"], clusters.set_index("leiden").fillna("")
+    names, shown = (
+        ["vote", "name", "second name", "source"],
+        clusters.set_index("leiden").fillna(""),
+    )
     agreement = agreement.set_index(agreement.columns[0])
     genes = genes.set_index("name")
     return [
