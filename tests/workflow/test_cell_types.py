@@ -52,6 +52,7 @@ def annotated(built: Project, tmp_path_factory: pytest.TempPathFactory) -> Proje
             "model": "model.h5ad",
         },
         markers={"by": ["cell_type"], "n_genes": 20},
+        explore={"columns": ["cell_type"], "n_genes": 5},
         pseudobulk={"by": ["cell_type"]},
     )
     project.build()

@@ -472,7 +472,7 @@ def test_missing_values_are_grey() -> None:
 
 
 def test_cells_of_unknown_type_are_called_so(tmp_path) -> None:
-    """In columns that stand beside their probability, of a file, too; never as one of the types."""
+    """In columns with a column of their probability, of a file, too; never as one of the types."""
     adata = mapped(100, 3)
     adata.obs["kind"] = adata.obs["kind_coarse"] = adata.obs["line"].where(np.arange(100) > 9)
     adata.obs["kind_probability"], adata.obs["kind_runner_up"] = 0.5, adata.obs["line"]
