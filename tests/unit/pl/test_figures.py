@@ -391,7 +391,7 @@ def test_shares_of_unknown_cells_have_the_names_of_the_highest() -> None:
     (text,) = many.texts
     assert text.get_text().split("\n")[:2] == ["c199  100%", "c198  99%"]
     assert text.get_text().count("\n") == 7
-    with pytest.raises(InputError, match="no plate or no cluster"):
+    with pytest.raises(InputError, match="no share of unknown cells"):
         pl.unknown_shares(shares, shares[:0], whole=0)
 
 
