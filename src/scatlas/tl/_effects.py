@@ -53,7 +53,7 @@ def effects(
 
     One linear model of all pseudobulks: logarithms of counts per million, an effect per condition
     and one per block, variances moderated over the genes (limma's voom or trend). With blocks, a
-    condition is compared with the control of its own blocks. A condition with one pseudobulk
+    condition is compared with the control in its blocks. A condition with one pseudobulk
     borrows its variance from those with several, often the control alone: ``df_residual`` says how
     many degrees of freedom there are.
 
@@ -75,8 +75,8 @@ def effects(
         Column with plates or batches, whose effects are removed.
     method
         ``"voom"``: each value has a weight, by the count that is expected. ``"trend"``: all have
-        the same, and the prior of the variances follows the mean; quicker, for pseudobulks of
-        similar size.
+        the same, and the prior of the variances follows the mean: only for pseudobulks of similar
+        size and many counts, as others give too small p-values.
     scaling
         Factors of the library sizes: ``"tmm"``, ``"upper_quartile"`` or ``"none"``.
     min_cells
@@ -116,7 +116,7 @@ def effects(
     References
     ----------
     Law et al. 2014 (voom), Smyth 2004 (moderated t), Robinson and Oshlack 2010 (TMM). Contrasts are
-    fitted exactly, where limma's ``contrasts.fit`` is not with weights; ``docs/differences.md``.
+    fitted exactly, where limma's ``contrasts.fit`` is not with weights.
     """
     _check_options(adata.var_names, method, scaling, min_count, min_total_count)
     within = [] if within is None else list(dict.fromkeys(columns.as_names(within, "within")))

@@ -154,7 +154,6 @@ def test_plain_from_counts_to_log_odds(method):
     assert list(fit.genes.index) == list(wanted.index)
     assert_close(fit.samples["scaling_factor"], read("plain", "samples")["TMM"])
     assert_fit(wanted, results(fit), ["b"])
-    # voom's mean is of its own logarithms, as R's
     assert_close(fit.genes["mean_expression"], wanted["AveExpr"])
 
 
