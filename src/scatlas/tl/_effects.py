@@ -257,7 +257,7 @@ class _Model(NamedTuple):
             df_residual=float(found.genes["df_residual"].max()),
             df_prior=found.model.moderation.df_prior,
             n_genes=np.isfinite(t).sum(axis=1),
-            n_significant=[n_discoveries(row, df, _FDR) for row in t],
+            n_significant=n_discoveries(t, df, _FDR),
         )
         if _N_CELLS in found.samples:
             cells = found.samples.groupby("condition", observed=True)[_N_CELLS].sum()
