@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from scatlas.compute.threads import blas_on_one_thread
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -145,7 +147,8 @@ def _fit_prior(s2: Floats, df: Floats, level: Floats | None) -> tuple[Floats, fl
     e = np.log(x) - digamma(d / 2) + np.log(d / 2)
     mean, n_used = np.full(s2.size, e.mean()), 1
     if level is not None and (curves := _natural_curves(level[known], level)).shape[1] > 1:
-        fit = np.linalg.lstsq(curves[known], e, rcond=None)[0]
+        with blas_on_one_thread():
+            fit = np.linalg.lstsq(curves[known], e, rcond=None)[0]
         mean, n_used = (curves * fit).sum(axis=1), curves.shape[1]
     excess = ((e - mean[known]) ** 2).sum() / (x.size - n_used) - polygamma(1, d / 2).mean()
     if excess > 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 _N_CELLS, _LAYER = "n_obs_aggregated", "sum"  # as sa.get.aggregate names them
 _FDR = 0.05
+_COLUMNS = (
+    *("n_replicates", "n_controls", "n_cells", "df_residual", "df_prior", "n_genes"),
+    *("n_significant", "model"),
+)
 # Texts that readers of tables take for a gap.
 _NO_NAMES = ("", "NA", "NaN", "nan", "None", "<NA>")
 
@@ -125,6 +130,8 @@ def effects(
     given = {"condition": condition}
     given |= {"block": block} if block is not None else {}
     given |= {"replicate": replicate} if replicate is not None else {}
+    if taken := {condition, *within}.intersection(_COLUMNS):
+        raise InputError(f"the result has a column {min(taken)!r}, too: rename that of obs")
     table = _labels(adata, names | given)
     control = _known(str(control), table["condition"], condition)
     counts, samples = _pseudobulks(adata, table, replicate is not None, layer)
@@ -173,12 +180,13 @@ def _labels(adata: AnnData, names: dict[str, str]) -> pd.DataFrame:
         option = key.split()[0]
         columns.check_groups(columns.get_column(obs, name, option), option)
         labels = columns.get_labels(obs, name, option).remove_unused_categories()
-        labels = labels.rename_categories([str(label) for label in labels.categories])
-        if bad := [label for label in labels.categories if label in _NO_NAMES]:
+        texts = Counter(str(label) for label in labels.categories)
+        if bad := [text for text in texts if text in _NO_NAMES or texts[text] > 1]:
             raise InputError(
-                f"obs[{name!r}] ({option}) has the label {bad[0]!r}, which tables read as a gap: "
-                "rename it"
+                f"obs[{name!r}] ({option}) has the label {bad[0]!r}, which tables read as a gap or "
+                "as another label: rename it"
             )
+        labels = labels.rename_categories([*texts])
         gaps = int((labels.codes < 0).sum())
         if gaps and option != "within":
             raise InputError(
