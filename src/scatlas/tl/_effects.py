@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -14,8 +14,7 @@ from scatlas import blocks, columns, elements
 from scatlas._util.numbers import check_positive, whole_number
 from scatlas.errors import InputError
 from scatlas.get import aggregate_cells
-from scatlas.matrix.effects import METHODS, fit_effects
-from scatlas.matrix.effects_moderation import n_discoveries
+from scatlas.matrix.effects import METHODS, N_CELLS, fit_effects
 from scatlas.matrix.effects_scaling import SCALINGS
 
 if TYPE_CHECKING:
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
     from scatlas.matrix.effects_scaling import Scaling
 
 logger = logging.getLogger(__name__)
-_N_CELLS, _LAYER = "n_obs_aggregated", "sum"  # as sa.get.aggregate names them
-_FDR = 0.05
+_LAYER = "sum"  # as sa.get.aggregate names it
+_VARM = ("mean_expression", "df")
 _COLUMNS = (
     *("n_replicates", "n_controls", "n_cells", "df_residual", "df_prior", "n_genes"),
     *("n_significant", "model"),
@@ -138,9 +137,10 @@ def effects(
     samples, few = _drop_small(samples, whole_number(min_cells, "min_cells"))
     options: dict[str, Any] = {"method": method, "scaling": scaling, "control": control}
     options |= {"min_count": float(min_count), "min_total_count": float(min_total_count)}
-    models: list[_Model] = []
+    parts, used = [], []
     for key, own in samples.groupby(groups, observed=True) if groups else [((), samples)]:
         rows, own = own["row"].to_numpy(), own.drop(columns=["row", *groups])
+        labels = dict(zip(within, key, strict=True))
         try:
             found = fit_effects(counts[rows], own, adata.var_names, **options)
         except InputError as error:
@@ -149,15 +149,16 @@ def effects(
             few.append((*key, "", "", str(error)))
             logger.warning("no effects within %s: %s", ", ".join(key), error)
             continue
-        models.append(_Model.of(key, found))
+        parts.append(_as_anndata(found, adata.var_names, labels, condition))
+        used.append(found.samples.assign(**labels))
         few += [(*key, *row) for row in found.left_out.itertuples(index=False)]
-    if not models:
+    if not parts:
         raise InputError(
             f"no value of {', '.join(within)} has effects of {condition}; the last: {few[-1][-1]}"
         )
     left_out = pd.DataFrame(few, columns=[*within, "condition", "sample", "reason"], dtype=object)
-    uns = {**options, **given, "left_out": left_out}
-    return _as_anndata(models, adata.var_names, within, condition, uns)
+    tables = {"samples": pd.concat(used), "left_out": left_out}
+    return _join(parts, [*within, condition], {**options, **given, **tables})
 
 
 def _check_options(
@@ -220,8 +221,8 @@ def _pseudobulks(
         x = layers["sum"]
     else:
         x = blocks.to_memory(x)
-        if _N_CELLS in adata.obs:
-            table[_N_CELLS] = columns.get_numbers(adata.obs, _N_CELLS, "min_cells")
+        if N_CELLS in adata.obs:
+            table[N_CELLS] = columns.get_numbers(adata.obs, N_CELLS, "min_cells")
     x = blocks.on_host(x)
     counts = x.toarray() if blocks.is_sparse(x) else np.asarray(x)
     for name, row in zip(table.index, counts, strict=True):
@@ -236,77 +237,46 @@ def _pseudobulks(
 def _drop_small(
     samples: pd.DataFrame, min_cells: int
 ) -> tuple[pd.DataFrame, list[tuple[str, ...]]]:
-    if _N_CELLS not in samples:
+    if N_CELLS not in samples:
         return samples, []
-    small = samples[_N_CELLS] < min_cells
+    small = samples[N_CELLS] < min_cells
     within = [name for name in samples if name.startswith("within")]
     rows = [
-        (*map(str, own[within]), str(own["condition"]), str(name), f"{own[_N_CELLS]:,} cells")
+        (*map(str, own[within]), str(own["condition"]), str(name), f"{own[N_CELLS]:,} cells")
         for name, own in samples[small].iterrows()
     ]
     return samples[~small], rows
 
 
-class _Model(NamedTuple):
-    """What remains of a fit, without its counts."""
-
-    key: tuple[str, ...]
-    conditions: pd.DataFrame
-    genes: pd.DataFrame
-    samples: pd.DataFrame
-    log2_fold_change: NDArray[np.float32]
-    t: NDArray[np.float32]
-
-    @classmethod
-    def of(cls, key: tuple[str, ...], found: Effects) -> _Model:
-        change, t = found.to_memory()
-        df = found.genes["df"].to_numpy()
-        table = found.conditions.assign(
-            df_residual=float(found.genes["df_residual"].max()),
-            df_prior=found.model.moderation.df_prior,
-            n_genes=np.isfinite(t).sum(axis=1),
-            n_significant=n_discoveries(t, df, _FDR),
-        )
-        if _N_CELLS in found.samples:
-            cells = found.samples.groupby("condition", observed=True)[_N_CELLS].sum()
-            table.insert(2, "n_cells", cells[table.index].to_numpy())
-        return cls(key, table, found.genes, found.samples, change, t)
-
-
-def _as_anndata(
-    models: Sequence[_Model],
-    genes: pd.Index,
-    within: Sequence[str],
-    condition: str,
-    uns: dict[str, Any],
-) -> AnnData:
+def _as_anndata(found: Effects, genes: pd.Index, labels: dict[str, str], name: str) -> AnnData:
+    """Effects of one model, among all genes."""
     from anndata import AnnData
-    from anndata.utils import make_index_unique
 
-    shape = sum(len(model.conditions) for model in models), genes.size
-    x, t = np.full(shape, np.nan, np.float32), np.full(shape, np.nan, np.float32)
-    mean, df = np.full((2, genes.size, len(models)), np.nan)
-    obs, samples, first = [], [], 0
-    for i, model in enumerate(models):
-        at = genes.get_indexer(model.genes.index)
-        rows = slice(first, first := first + len(model.conditions))
-        x[rows, at], t[rows, at] = model.log2_fold_change, model.t
-        mean[at, i], df[at, i] = model.genes["mean_expression"], model.genes["df"]
-        group = dict(zip(within, model.key, strict=True))
-        labels = {**group, condition: model.conditions.index.astype(str)}
-        obs.append(pd.DataFrame(labels, model.conditions.index).join(model.conditions))
-        obs[i]["model"] = i
-        samples.append(model.samples.assign(**group))
-    table = pd.concat(obs)
-    for name in (*within, condition):
-        table[name] = pd.Categorical(table[name], table[name].unique())
-    names = ["_".join(row) for row in table[[*within, condition]].astype(str).to_numpy()]
-    table.index = make_index_unique(pd.Index(names, dtype=object))
-    return AnnData(
-        x,
-        obs=table,
-        var=pd.DataFrame(index=genes),
-        layers={"t": t},
-        varm={"mean_expression": mean, "df": df},
-        uns={"effects": {**uns, "samples": pd.concat(samples)}},
-    )
+    change, t = found.to_memory()
+    table = found.summary(t)
+    for column, label in labels.items():
+        table[column] = label
+    table[name] = table.index.astype(str)
+    table = table[[*labels, name, *table.columns.difference([*labels, name], sort=False)]]
+    table.index = ["_".join(row) for row in table[[*labels, name]].to_numpy()]
+    x = np.full((2, len(table), genes.size), np.nan, np.float32)
+    x[:, :, at := genes.get_indexer(found.genes.index)] = change, t
+    varm = {column: np.full((genes.size, 1), np.nan) for column in _VARM}
+    for column, values in varm.items():
+        values[at, 0] = found.genes[column]
+    return AnnData(x[0], obs=table, var=pd.DataFrame(index=genes), layers={"t": x[1]}, varm=varm)
+
+
+def _join(parts: Sequence[AnnData], names: Sequence[str], uns: dict[str, Any]) -> AnnData:
+    """All models, below each other."""
+    import anndata as ad
+
+    joined = ad.concat(parts)
+    joined.obs_names_make_unique()
+    joined.obs["model"] = np.repeat(np.arange(len(parts)), [part.n_obs for part in parts])
+    for name in names:
+        joined.obs[name] = pd.Categorical(joined.obs[name], joined.obs[name].unique())
+    for name in _VARM:
+        joined.varm[name] = np.concatenate([part.varm[name] for part in parts], axis=1)
+    joined.uns["effects"] = uns
+    return joined
