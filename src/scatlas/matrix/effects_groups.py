@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from scatlas import columns
 from scatlas.errors import InputError
+from scatlas.matrix.effects import N_CELLS as N_CELLS
 from scatlas.matrix.effects import fit_effects
-from scatlas.matrix.effects_moderation import n_discoveries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from scatlas.matrix.effects import Effects
 
-N_CELLS = "n_obs_aggregated"  # as sa.get.aggregate names it
-_FDR = 0.05
+COLUMNS = (
+    *("n_replicates", "n_controls", "n_cells", "df_residual", "df_prior", "n_genes"),
+    *("n_significant", "model"),
+)
 # Texts that readers of tables take for a gap.
 _NO_NAMES = ("", "NA", "NaN", "nan", "None", "<NA>")
 logger = logging.getLogger(__name__)
@@ -52,12 +55,13 @@ def _labels(obs: pd.DataFrame, names: dict[str, str]) -> pd.DataFrame:
         option = key.split()[0]
         columns.check_groups(columns.get_column(obs, name, option), option)
         labels = columns.get_labels(obs, name, option).remove_unused_categories()
-        labels = labels.rename_categories([str(label) for label in labels.categories])
-        if bad := [label for label in labels.categories if label in _NO_NAMES]:
+        texts = Counter(str(label) for label in labels.categories)
+        if bad := [text for text in texts if text in _NO_NAMES or texts[text] > 1]:
             raise InputError(
-                f"obs[{name!r}] ({option}) has the label {bad[0]!r}, which tables read as a gap: "
-                "rename it"
+                f"obs[{name!r}] ({option}) has the label {bad[0]!r}, which tables read as a gap or "
+                "as another label: rename it"
             )
+        labels = labels.rename_categories([*texts])
         gaps = int((labels.codes < 0).sum())
         if gaps and option != "within":
             raise InputError(
@@ -104,17 +108,7 @@ class GroupEffects(NamedTuple):
     @classmethod
     def of(cls, key: tuple[str, ...], found: Effects) -> GroupEffects:
         change, t = found.to_memory()
-        df = found.genes["df"].to_numpy()
-        table = found.conditions.assign(
-            df_residual=float(found.genes["df_residual"].max()),
-            df_prior=found.model.moderation.df_prior,
-            n_genes=np.isfinite(t).sum(axis=1),
-            n_significant=[n_discoveries(row, df, _FDR) for row in t],
-        )
-        if N_CELLS in found.samples:
-            cells = found.samples.groupby("condition", observed=True)[N_CELLS].sum()
-            table.insert(2, "n_cells", cells[table.index].to_numpy())
-        return cls(key, table, found.genes, found.samples, change, t)
+        return cls(key, found.summary(t), found.genes, found.samples, change, t)
 
     def table(self, within: Sequence[str], condition: str) -> pd.DataFrame:
         """The conditions, with the labels of the group."""

@@ -12,7 +12,14 @@ from scatlas._util.numbers import check_positive, whole_number
 from scatlas.errors import InputError
 from scatlas.get import aggregate_cells
 from scatlas.matrix.effects import METHODS
-from scatlas.matrix.effects_groups import N_CELLS, as_obs, drop_small, fit_groups, label_samples
+from scatlas.matrix.effects_groups import (
+    COLUMNS,
+    N_CELLS,
+    as_obs,
+    drop_small,
+    fit_groups,
+    label_samples,
+)
 from scatlas.matrix.effects_scaling import SCALINGS
 
 if TYPE_CHECKING:
@@ -70,8 +77,8 @@ def effects(
         Column with plates or batches, whose effects are removed.
     method
         ``"voom"``: each value has a weight, by the count that is expected. ``"trend"``: all have
-        the same, and the prior of the variances follows the mean; quicker, for pseudobulks of
-        similar size.
+        the same, and the prior of the variances follows the mean: only for pseudobulks of similar
+        size and many counts, as others give too small p-values.
     scaling
         Factors of the library sizes: ``"tmm"``, ``"upper_quartile"`` or ``"none"``.
     min_cells
@@ -117,6 +124,8 @@ def effects(
     within = [] if within is None else list(dict.fromkeys(columns.as_names(within, "within")))
     obs = elements.get_table(adata, "obs")
     table = label_samples(obs, condition, control, within, replicate, block)
+    if taken := {condition, *within}.intersection(COLUMNS):
+        raise InputError(f"the result has a column {min(taken)!r}, too: rename that of obs")
     given = {"condition": condition}
     given |= {"block": block} if block is not None else {}
     given |= {"replicate": replicate} if replicate is not None else {}

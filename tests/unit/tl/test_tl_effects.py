@@ -135,6 +135,14 @@ def negative(adata: ad.AnnData) -> None:
     adata.X.data[:] = np.log1p(adata.X.data)
 
 
+def mixed(adata: ad.AnnData) -> None:
+    adata.obs["drug"] = [1, "1", *["DMSO_TF"] * (adata.n_obs - 2)]
+
+
+def model(adata: ad.AnnData) -> None:
+    adata.obs["model"] = adata.obs["line"]
+
+
 def twice(adata: ad.AnnData) -> None:
     adata.var_names = ["g0", *adata.var_names[:-1]]
 
@@ -145,7 +153,7 @@ def twice(adata: ad.AnnData) -> None:
         (None, {"control": "DMSO"}, r"obs\['drug'\] has no control 'DMSO': try 'DMSO_TF'"),
         (None, {"condition": "dose"}, r"obs has no column 'dose' \(condition\)"),
         (without("drug", None), {}, r"obs\['drug'\] \(condition\) has no value in 1 of 720 rows"),
-        (without("plate", ""), {}, r"obs\['plate'\] \(block\) has the label '', which tables"),
+        (without("plate", ""), {}, r"obs\['plate'\] \(block\) has the label '', which tables read"),
         (without("line", "NA"), {}, r"obs\['line'\] \(within\) has the label 'NA', which"),
         (None, {"method": "deseq"}, "method='deseq' is unknown: use one of voom, trend"),
         (None, {"scaling": "rle"}, "scaling='rle' is unknown: use one of tmm, upper_quartile"),
@@ -153,6 +161,12 @@ def twice(adata: ad.AnnData) -> None:
         (None, {"block": "drug"}, "no value of line has effects of drug; the last: no condition"),
         (None, {"block": "drug", "within": None}, "no condition has a pseudobulk in a block with"),
         (negative, {}, "has values that are no counts: name the layer with the counts"),
+        (
+            mixed,
+            {},
+            r"obs\['drug'\] \(condition\) has the label '1', which tables read as a gap or",
+        ),
+        (model, {"within": "model"}, "the result has a column 'model', too: rename that of obs"),
         (twice, {}, "names of genes occur twice"),
     ],
 )
