@@ -220,6 +220,36 @@ def _no_counts(values: Values, bare: AnnData) -> dict[str, Any] | None:
     return None
 
 
+def _edistance(adata: AnnData) -> dict[str, Any]:
+    mine = AnnData(obs=adata.obs.copy(), obsm={"X_pca": adata.X})
+    found = sa.tl.edistance(mine, "group", "u", min_cells=2)
+    return {"edistance": found["edistance"].to_numpy()}
+
+
+def _edistances(values: Values, bare: AnnData) -> dict[str, Any]:
+    refuse(not values.shape[0], "no control")
+    refuse(not np.isfinite(values.dense).all(), "values that are not finite")
+    refuse(not values.shape[1], "no components")
+    codes = bare.obs["group"].cat.codes.to_numpy()
+    x = values.dense.astype(np.longdouble)
+    groups = [x[codes == code] for code in range(codes.max(initial=0) + 1)]
+
+    def mean(a: np.ndarray, b: np.ndarray) -> float:
+        if min(len(a), len(b)) < 2:
+            return np.nan
+        return float(((a[:, None] - b[None]) ** 2).sum() / (len(a) * (len(b) - (a is b))))
+
+    u, *others = groups
+    return {"edistance": [2 * mean(g, u) - mean(g, g) - mean(u, u) for g in others]}
+
+
+def _composition(adata: AnnData) -> dict[str, Any]:
+    mine = held_by_another(adata)
+    mine.obs["sample"] = [str(i // 6) for i in range(mine.n_obs)]
+    found = sa.tl.composition(mine, "group", "u", "batch", "sample", min_cells=1)
+    return {name: found[name].to_numpy() for name in ("share", "ci_low", "p_value")}
+
+
 LOGGED = values(kinds=("counts", "reals", "nonfinite"), cells=(0, 14))
 MANY_GENES = values(cells=(0, 12), genes=(0, 12), kinds=("counts", "huge", "negative", "reals"))
 # For 14 values scatlas's sums are exact, scanpy's are not.
@@ -263,4 +293,9 @@ FUNCTIONS = {
     ),
     "tl.effects": Function(_effects, _no_counts, COUNTED),
     "tl.train_annotator": Function(_train, None, LABELLED),
+    "tl.edistance": Function(
+        _edistance, _edistances, rtol=1e-13, why="roundings of float64",
+        scale=lambda v: 8 * v.dense.size * v.size**2,
+    ),
+    "tl.composition": Function(_composition, None),
 }  # fmt: skip

@@ -33,6 +33,8 @@ _NO_DF = "no condition has two replicates in one block"
 # Few clusters tell little about the prior of variances: at most this share of the degrees of
 # freedom of the others.
 _PRIOR_SHARE = 0.25
+# Of the variance that counts have, for replicates that are the same.
+_LEAST_VARIANCE = 1e-5
 
 
 def compositions(
@@ -77,28 +79,33 @@ def compositions(
     z = 2 * np.arcsin(np.sqrt((counts[at] + _ADDED) / (totals[at, None] + 2 * _ADDED)))
     with blas_on_one_thread():
         fit = _fit(z[:, tested].T, totals[at], codes[at], blocks[at], number)
-    tables = []
-    for code in np.setdiff1d(codes, number):
+    there = np.setdiff1d(codes, number)
+    shape = there.size, clusters.size
+    n, cells = np.zeros((2, there.size), np.int64), np.zeros(shape, np.int64)
+    values = np.full((there.size, len(_VALUES), clusters.size), np.nan)
+    reasons = np.full(shape, f"fewer than {min_cells} cells", object)
+    reasons[:, tested] = "" if fit.df else _NO_DF
+    for i, code in enumerate(there):
         own = codes[at] == code
         others = (codes[at] == number) & np.isin(blocks[at], blocks[at][own])
-        table = pd.DataFrame({"condition": names[[code] * clusters.size], "cluster": clusters})
-        table["n_replicates"], table["n_controls"] = own.sum(), others.sum()
-        table["n_cells"] = counts[codes == code].sum(axis=0)
-        values = np.full((len(_VALUES), clusters.size), np.nan)
+        n[:, i] = own.sum(), others.sum()
+        cells[i] = counts[codes == code].sum(axis=0)
         if others.any():
-            values[:, tested] = fit.values(code, z[others][:, tested].mean(axis=0))
-        table[[*_VALUES]] = values.T
-        table["reason"] = f"fewer than {min_cells} cells"
-        table.loc[tested, "reason"] = "" if fit.df else _NO_DF
-        if not others.any():
+            values[i][:, tested] = fit.values(code, z[others][:, tested].mean(axis=0))
+        elif own.any():
             blockwise = " in its blocks" if "block" in samples else ""
-            none = f"no replicate of {control} with {min_cells} cells{blockwise}"
-            table["reason"] = none if own.any() else f"no replicate has {min_cells} cells"
-        tables.append(table)
-    table = pd.concat(tables, ignore_index=True)
-    rates = false_discovery_rates(table["p_value"].to_numpy())
-    table.insert(table.columns.get_loc("reason"), "fdr", rates)
-    return table
+            reasons[i] = f"no replicate of {control} has {min_cells} cells{blockwise}"
+        else:
+            reasons[i] = f"no replicate has {min_cells} cells"
+    columns = {"condition": names[there].repeat(clusters.size), "cluster": [*clusters] * there.size}
+    columns |= {
+        "n_replicates": n[0].repeat(clusters.size),
+        "n_controls": n[1].repeat(clusters.size),
+    }
+    columns |= {"n_cells": cells.ravel()}
+    columns |= {name: values[:, i].ravel() for i, name in enumerate(_VALUES)}
+    rates = false_discovery_rates(columns["p_value"])
+    return pd.DataFrame({**columns, "fdr": rates, "reason": reasons.ravel()})
 
 
 def _check(
@@ -153,7 +160,7 @@ def _fit(z: Floats, totals: Ints, codes: Ints, blocks: Ints, control: int) -> _F
         s2 = design.residual_sum(z, weights, solution) / df
         prior = Moderation.fit(s2, np.full(len(z), df))
         df_prior = min(prior.df_prior, _PRIOR_SHARE * (len(z) - 2) * df)
-        s2 = (df * s2 + df_prior * prior.s2_prior) / (df + df_prior)
+        s2 = np.maximum((df * s2 + df_prior * prior.s2_prior) / (df + df_prior), _LEAST_VARIANCE)
         df += df_prior
     compared = design.compared()
     own, variance = design.contrasts(solution, *design.levels(solution), compared)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
+    Ints = NDArray[np.intp]
     Masks = NDArray[np.bool_]
 
 # Fewer relabellings give no p-value of 0.05.
@@ -43,9 +44,11 @@ class _Block(NamedTuple):
     squares: Floats  # [replicates], about the same mean
 
     @classmethod
-    def of(cls, n_own: int, n_cells: Floats, sums: Floats, deviations: Floats) -> _Block:
-        sums = sums - n_cells[:, None] * (sums.sum(axis=0) / n_cells.sum())
-        return cls(n_own, n_cells, sums, deviations + (sums**2).sum(axis=1) / n_cells)
+    def of(cls, own: Ints, others: Ints, cells: Floats, sums: Floats, deviations: Floats) -> _Block:
+        at = np.r_[own, others]
+        n, sums = cells[at], sums[at]
+        sums = sums - n[:, None] * (sums.sum(axis=0) / n.sum())
+        return cls(own.size, n, sums, deviations[at] + (sums**2).sum(axis=1) / n)
 
     def is_own(self) -> Masks:
         return np.arange(self.n_cells.size) < self.n_own
@@ -68,9 +71,9 @@ def edistances(
     Parameters
     ----------
     samples
-        Table of the sums ``[n_samples]``: ``n_cells``, categorical ``condition``, ``block`` and
-        ``replicate`` where there are any, and the columns of `within`. Rows of one replicate, as
-        those of several plates, are added up.
+        Table of the sums ``[n_samples]``, without gaps: ``n_cells``, categorical ``condition``,
+        ``block`` and ``replicate`` where there are any, and the columns of `within`. Rows of one
+        replicate, as those of several plates, are added up.
     sums
         Sums of cells ``[n_samples, n_components]``.
     deviations
@@ -86,25 +89,25 @@ def edistances(
     cells = units["n_cells"].to_numpy()
     block = pd.factorize(units["block"])[0] if "block" in units else np.zeros(len(units), int)
     rows = []
-    for key, own in units.groupby(list(within), observed=True) if within else [((), units)]:
-        conditions = own.groupby("condition", observed=True).indices
-        controls = own.index.to_numpy()[conditions.pop(control, [])]
-        controls = controls[cells[controls] >= min_cells]
-        of_block = {b: controls[block[controls] == b] for b in np.unique(block[controls])}
-        for name, numbers in conditions.items():
-            every = own.index.to_numpy()[numbers]
-            at = every[cells[every] >= min_cells]
-            blocks = []
-            for b in np.unique(block[at]):
-                if (others := of_block.get(b)) is not None:
-                    pair = np.r_[at[block[at] == b], others]
-                    n_own = pair.size - others.size
-                    blocks.append(_Block.of(n_own, cells[pair], sums[pair], deviations[pair]))
-            found = (np.nan, np.nan, 0, _why_none(units.loc[at], control, min_cells))
-            if blocks:
-                found = _test(blocks, n_permutations, random_state, dof)
-            n_controls = sum(each.n_cells.size - each.n_own for each in blocks)
-            rows.append((*key, name, at.size, n_controls, int(cells[every].sum()), *found))
+    with blas_on_one_thread():
+        for key, own in units.groupby(list(within), observed=True) if within else [((), units)]:
+            conditions = own.groupby("condition", observed=True).indices
+            controls = own.index.to_numpy()[conditions.pop(control, [])]
+            controls = controls[cells[controls] >= min_cells]
+            of_block = {b: controls[block[controls] == b] for b in np.unique(block[controls])}
+            for name, numbers in conditions.items():
+                every = own.index.to_numpy()[numbers]
+                at = every[cells[every] >= min_cells]
+                pairs = [
+                    (at[block[at] == b], of_block[b]) for b in np.unique(block[at]) if b in of_block
+                ]
+                blocks = [_Block.of(*pair, cells, sums, deviations) for pair in pairs]
+                if blocks:
+                    found = _test(blocks, n_permutations, random_state, dof)
+                else:
+                    found = (np.nan, np.nan, 0, _why_none(units.loc[at], control, min_cells))
+                n_own, n_others = (sum(pair[side].size for pair in pairs) for side in (0, 1))
+                rows.append((*key, name, n_own, n_others, int(cells[every].sum()), *found))
     names = ["n_replicates", "n_controls", "n_cells", "edistance", "p_value", "n_relabellings"]
     table = pd.DataFrame(rows, columns=[*within, "condition", *names, "reason"])
     rates = false_discovery_rates(table["p_value"].to_numpy(np.float64))
@@ -124,7 +127,8 @@ def _add_up(
     total = np.zeros((len(units), sums.shape[1]))
     np.add.at(total, at, sums)
     apart = sums - n[:, None] * (total / units["n_cells"].to_numpy()[:, None])[at]
-    return units, total, np.bincount(at, deviations + (apart**2).sum(axis=1) / n)
+    squares = deviations + (apart**2).sum(axis=1) / n
+    return units, total, np.bincount(at, squares).astype(np.float64)
 
 
 def _why_none(units: pd.DataFrame, control: str, min_cells: int) -> str:
@@ -141,20 +145,21 @@ def _why_none(units: pd.DataFrame, control: str, min_cells: int) -> str:
 def _test(
     blocks: list[_Block], n_permutations: int, random_state: int, dof: int
 ) -> tuple[float, float, int, str]:
-    """E-distance, p-value, number of relabellings that differ, and why there is no p-value."""
-    with blas_on_one_thread():
-        own = float(_distances(blocks, [block.is_own()[None] for block in blocks], dof)[0])
-        n_all = prod(comb(block.n_cells.size, block.n_own) for block in blocks)
-        # With sides of equal size, two relabellings exchange them.
-        n = n_all // (2 if all(2 * block.n_own == block.n_cells.size for block in blocks) else 1)
-        if n < MIN_RELABELLINGS:
-            why = f"its replicates have {n} relabellings, and p-values need {MIN_RELABELLINGS}"
-            return own, np.nan, n, why
-        every = n_all <= n_permutations
-        relabelled = _all(blocks) if every else _random(blocks, n_permutations, random_state)
-        values = np.concatenate([_distances(blocks, masks, dof) for masks in relabelled])
+    """E-distance, p-value, number of relabellings, and why there is no p-value."""
+    own = float(_distances(blocks, [block.is_own()[None] for block in blocks], dof)[0])
+    n_all = prod(comb(block.n_cells.size, block.n_own) for block in blocks)
+    # With sides of equal size, two relabellings exchange them.
+    n = n_all // (2 if all(2 * block.n_own == block.n_cells.size for block in blocks) else 1)
+    if n < MIN_RELABELLINGS:
+        why = f"its replicates have {n} relabellings, and p-values need {MIN_RELABELLINGS}"
+        return own, np.nan, n, why
+    every = n_all <= n_permutations
+    relabelled = _all(blocks) if every else _random(blocks, n_permutations, random_state)
+    values = np.concatenate([_distances(blocks, masks, dof) for masks in relabelled])
     as_far = np.count_nonzero(values >= own - _ROUNDING * np.abs(values).max())
-    return own, as_far / n_all if every else (1 + as_far) / (1 + n_permutations), n, ""
+    if every:
+        return own, as_far / n_all, n, ""
+    return own, (1 + as_far) / (1 + n_permutations), n_permutations, ""
 
 
 def _all(blocks: list[_Block]) -> Iterator[list[Masks]]:

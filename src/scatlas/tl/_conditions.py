@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -76,11 +76,11 @@ def edistance(
 
     Returns
     -------
-    Table with a row for each condition (of each value of `within`): ``n_replicates``,
-    ``n_controls`` (those of its blocks), ``n_cells``, ``edistance``, in squared units of the
-    components, ``p_value`` and ``fdr`` (Benjamini and Hochberg over all rows), ``n_relabellings``
-    that differ, and ``reason``: why there is no distance, or no p-value, for which 20 relabellings
-    are needed.
+    Table with a row for each condition (of each value of `within`): ``n_replicates`` and
+    ``n_controls`` that are compared, ``n_cells`` of the condition, ``edistance``, in squared units
+    of the components, ``p_value`` and ``fdr`` (Benjamini and Hochberg over all rows),
+    ``n_relabellings`` behind it (those that differ, or `n_permutations` random ones), and
+    ``reason``: why there is no distance, or no p-value, which needs 20 relabellings.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def edistance(
     relabellings are never 0).
     """
     names = [] if within is None else list(dict.fromkeys(columns.as_names(within, "within")))
-    options = {
+    options: dict[str, Any] = {
         "min_cells": whole_number(min_cells, "min_cells", least=2),
         "n_permutations": whole_number(n_permutations, "n_permutations", least=MIN_RELABELLINGS),
         "random_state": seed_number(random_state),

@@ -246,7 +246,7 @@ def test_blocks_and_single_replicates() -> None:
     assert alone["share"].notna().all()
     assert alone[["p_value", "ci_low", "ci_high", "fdr"]].isna().all(axis=None)
     apart = composed(counts[[0, 1, 5]], ["c", "c", "b"], block=[0, 0, 1])
-    assert set(apart["reason"]) == {"no replicate of c with 10 cells in its blocks"}
+    assert set(apart["reason"]) == {"no replicate of c has 10 cells in its blocks"}
 
 
 def test_composition_counts_the_cells_of_an_anndata() -> None:
