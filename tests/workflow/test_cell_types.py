@@ -20,7 +20,7 @@ from scatlas.workflow.config.sections import Annotate
 from tests.helpers.plates import write
 from tests.workflow.runs import Project, errors
 
-pytestmark = pytest.mark.workflow
+pytestmark = [pytest.mark.workflow, pytest.mark.usefixtures("warm_check")]
 SOURCES = {"reference": "cell_type", "model": "cell_type_model"}
 
 
