@@ -34,12 +34,6 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("docs"), "-D", "nb_execution_mode=off")
 
 
-@pytest.fixture(scope="module")
-def executed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same with the results. Failing cells are errors."""
-    return build(tmp_path_factory.mktemp("notebooks"))
-
-
 def build(folder: Path, *options: str) -> Path:
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-j", "2", *options]
     command += ["-c", str(ROOT / "docs"), "-d", str(folder / "doctrees")]
@@ -88,14 +82,11 @@ def test_the_code_of_a_notebook_runs(name: str, capsys: pytest.CaptureFixture) -
 
 
 @pytest.mark.weekly
-@pytest.mark.parametrize("name", NOTEBOOKS)
-def test_each_notebook_was_run(executed: Path, name: str) -> None:
-    page = (executed / "docs" / "notebooks" / f"{name}.html").read_text()
-    cells = (ROOT / "docs" / "notebooks" / f"{name}.md").read_text().count("{code-cell}")
-    assert page.count('class="cell_input') == cells >= 3
-    assert page.count('class="cell_output') >= 2
-    assert page.count("<img") >= (2 if name == "in_memory" else 0)
-    assert "Traceback" not in page
+def test_kernels_run_each_notebook(tmp_path: Path) -> None:
+    """A cell that fails is an error of the build."""
+    built = build(tmp_path)
+    for page in [built / f"docs/notebooks/{name}.html" for name in NOTEBOOKS]:
+        assert page.read_text().count('class="cell_output') >= 2
 
 
 def _links(page: Path) -> set[str]:
