@@ -53,7 +53,7 @@ test: test-env ## Run every test, but for those of the week
 	@$(WITH_VENV) $(PYTEST)
 
 .PHONY: test-weekly
-test-weekly: test-env ## Run the long tests: scanpy's whole suite, new damages and layouts, pages in Firefox
+test-weekly: test-env ## Run the long tests: scanpy's whole suite, new damages and layouts, notebooks, pages in Firefox
 	@$(WITH_VENV) SCATLAS_HYPOTHESIS=random $(PYTEST) -m "weekly or examples"
 
 .PHONY: test-scanpy112

@@ -130,9 +130,9 @@ def run(whose: str, tests: list[str] | None = None, *, workers: int = 2) -> dict
 
 
 def part() -> list[str]:
-    """Every eighth test of each file, and the first: those of `make test`."""
+    """The first test of each file and each 24th after it: those of `make test`."""
     files = groupby(page.read(PASSES), key=lambda name: name.split("::")[0])
-    return [name for _, names in files for name in [*names][::8]]
+    return [name for _, names in files for name in [*names][::24]]
 
 
 def check(names: list[str] | None = None, *, workers: int = 2) -> list[str]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from scatlas.datasets import simulate_plate, write_plate
 from tests.helpers.once import once
+from tests.workflow import warm
 from tests.workflow.runs import Project
 
 PLATES = ("p1", "p2", "p3")
@@ -23,8 +25,10 @@ CONFIG = {
     "pca": {"n_comps": 10},
     "subset": {"n_cells": 300},
     "compute": {"block_budget": "16MB"},
-    # test_explore.py makes the page; it would take a sixth of the time of each other test.
+    # test_explore.py makes the page; it and each picture would take a sixth of the time of each
+    # other test.
     "explore": {"page": False},
+    "report": {"colors": ["leiden"]},
 }
 
 
@@ -76,6 +80,12 @@ def one(shared: Path, plates: dict[str, Path]) -> Project:
 def two(shared: Path, plates: dict[str, Path]) -> Project:
     """Atlas of the first two plates, without UMAP and report: read only."""
     return made_once(shared / "two", EACH, {name: plates[name] for name in ("p1", "p2")}, "atlas")
+
+
+@pytest.fixture
+def warm_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``scatlas check``, called as a function, starts its Snakemake warm."""
+    monkeypatch.setattr(sys, "executable", warm.python())
 
 
 def made_once(folder: Path, config: dict, plates: dict[str, Path], *targets: str) -> Project:

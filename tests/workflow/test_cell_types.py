@@ -29,7 +29,7 @@ from tests.helpers.plates import write
 from tests.workflow.conftest import PLATES
 from tests.workflow.runs import Project, errors
 
-pytestmark = pytest.mark.workflow
+pytestmark = [pytest.mark.workflow, pytest.mark.usefixtures("warm_check")]
 SOURCES = {"reference": "cell_type", "model": "cell_type_model"}
 ABSENT = "TYPE_OF_NO_CELL"
 
@@ -383,12 +383,12 @@ def test_changes_rerun_what_they_concern(annotated: Project, tmp_path: Path):
     project.change(annotate=annotated.config["annotate"])
     plate = ad.read_h5ad(annotated.folder / "p2.h5ad")
     write(plate[:-5].copy(), annotated.folder / "p2.h5ad")  # the sheet's path
-    ran = project.build()
+    ran = project.build("atlas")
     assert {name for name in ran if name.startswith("annotat")} == {"annotate/p2"}
     manifest = json.loads((project.results / "manifests/annotate/p2.json").read_text())
     assert set(manifest["unknown"]) == set(SOURCES)
     project.change(labels=["taken.tsv"])
     cell = ad.read_zarr(project.results / "atlas.zarr").obs_names[0]
     (project.folder / "taken.tsv").write_text(f"cell\tcell_type\n{cell}\tx\n")
-    done = project.run()
+    done = project.run("atlas")
     assert any("a table of labels has a column 'cell_type', too" in e for e in errors(done.stdout))

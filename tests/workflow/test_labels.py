@@ -19,7 +19,7 @@ from scatlas.workflow.command_line.main import main
 from tests.workflow.runs import Project
 from tests.workflow.test_explore import meta_of
 
-pytestmark = pytest.mark.workflow
+pytestmark = [pytest.mark.workflow, pytest.mark.usefixtures("warm_check")]
 # What a new name of a cluster runs.
 STEPS = {"labels", "embedding", "atlas", "markers", "report"}
 

@@ -19,7 +19,6 @@ from tests.workflow.runs import ROOT, Project
 pytestmark = [pytest.mark.workflow, pytest.mark.browser]
 tab = bidi.tab
 
-COLORS = ("cell_line", "drug", "leiden", "plate")
 FIGURES = {
     "Cells": {"Cells kept": "cells_kept", "Quality of the cells": "qc_violins"},
     "Genes": {
@@ -28,7 +27,7 @@ FIGURES = {
     },
     "Components": {"Variance explained": "pca_scree"},
     "Map": {
-        f"UMAP by {color}": f"umap/{color}" for color in (*COLORS, "leiden_share", "map_distance")
+        f"UMAP by {color}": f"umap/{color}" for color in ("leiden", "leiden_share", "map_distance")
     },
     "Markers": {
         "Markers by leiden: dots": "markers_dots/leiden",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import anndata as ad
@@ -29,13 +28,6 @@ CONFIG = {
     "pseudobulk": {"by": ["cell_line"]},
 }
 TARGETS = ("atlas", "results/tables/markers.tsv", "results/pseudobulk.h5ad")
-
-
-def whole_plates() -> dict[str, ad.AnnData]:
-    if "SCATLAS_TEST_DATA" in os.environ:
-        folder = Path(os.environ["SCATLAS_TEST_DATA"], "mixology")
-        return {name: ad.read_h5ad(folder / f"mix_plate{name[1]}.h5ad") for name in ("p1", "p2")}
-    return {f"p{i}": simulate_plate(i, n_cells=250, n_genes=800) for i in (1, 2)}
 
 
 def unequal(plates: dict[str, ad.AnnData]) -> dict[str, ad.AnnData]:
@@ -80,7 +72,7 @@ def build(folder: Path, plates: dict[str, ad.AnnData], genes: str, also: list[st
 
 
 def test_absent_genes_are_zeros(tmp_path: Path):
-    plates = unequal(whole_plates())
+    plates = unequal({f"p{i}": simulate_plate(i, n_cells=250, n_genes=800) for i in (1, 2)})
     # Genes of both plates and of one, of which few vary.
     also = sorted({*plates["p1"].var_names[:20], *plates["p2"].var_names[:20]})
     found = build(tmp_path / "union", plates, "union", also)

@@ -36,6 +36,7 @@ LIBRARIES = (
     *("scipy.sparse.csgraph", "sklearn.neighbors", "zarr"),
     *("snakemake.cli", "snakemake.report.html_reporter", "snakemake_executor_plugin_slurm"),
     *("snakemake_storage_plugin_http", "snakemake_storage_plugin_s3"),
+    "scatlas.workflow.config.loading",
 )
 _SERVERS: list[subprocess.Popen[bytes]] = []  # they outlive the worker that has started them
 START = """#!/bin/sh
@@ -106,6 +107,7 @@ def serve(address: str, owner: int) -> None:
     """Fork a process per client, as long as the owner runs; then remove the socket's folder."""
     for name in LIBRARIES:
         import_module(name)
+    import_module("snakemake.cli").get_argument_parser()  # finds the plugins
     fork_server.warm_up(ROOT / "scripts")
     with socket.socket(socket.AF_UNIX) as door:
         door.bind(address)

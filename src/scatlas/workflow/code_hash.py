@@ -7,10 +7,12 @@ of the modules that its script imports, so that a changed figure reruns the repo
 from __future__ import annotations
 
 import hashlib
+import os
+import posixpath
 import re
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from scatlas.errors import InputError
 
@@ -44,7 +46,7 @@ _COMMENT = re.compile("#.*")
 _KERNEL_CALL = re.compile(r"\b(kernels_for|kernel)\(\s*\"([\w./]+)\"")
 # The folder of an HTML page, beside the module that writes it.
 _PAGE = re.compile(r"parent / \"page\"$", re.MULTILINE)
-_SUFFIXES = {".py", ".cu", ".html", ".css", ".js"}
+_SUFFIXES = (".py", ".cu", ".cuh", ".html", ".css", ".js", ".json")
 # Modules of an operation; `scatlas.kernels.kernels_for` chooses between them.
 _KERNEL_MODULES = ("scatlas.kernels.{}_cpu", "scatlas.kernels.{}_gpu")
 
@@ -53,65 +55,64 @@ def code_hash(script: Path) -> str:
     """Hash of a script and of the package's sources that it imports, also through other modules; a
     name adds the module that defines it, a subpackage all its modules.
     """
-    files: set[Path] = set()
-    unvisited = {script}
+    own = script.read_bytes()
+    files: set[str] = set()
+    unvisited = set(_imported_by("", own.decode()))
     while unvisited:
-        new = _imports(unvisited.pop()) - files
-        files |= new
-        unvisited |= new
-    digest = hashlib.blake2b(script.read_bytes(), digest_size=8)
-    for path in sorted(files, key=lambda p: p.relative_to(_ROOT).as_posix()):
-        digest.update(path.relative_to(_ROOT).as_posix().encode() + b"\0" + path.read_bytes())
+        files |= unvisited
+        unvisited = set().union(*map(_imports, unvisited)) - files
+    digest = hashlib.blake2b(own, digest_size=8)
+    for file in sorted(files):
+        digest.update(_digest(file))
     return digest.hexdigest()
 
 
-def _imports(path: Path) -> frozenset[Path]:
-    """Files of the package that a file imports, at the top or inside functions."""
-    return _imported_files(path, path.stat().st_mtime_ns) if path.suffix == ".py" else frozenset()
-
-
 @cache
-def _imported_files(path: Path, changed: int) -> frozenset[Path]:
-    source = _parse(path, changed)
-    files: set[Path] = set()
-    for module, name in source.imports:
-        if name:
-            files |= _module_files(f"{module}.{name}") or _files_of_name(module, name)
-        else:
-            files |= _module_files(module)
-    folder = _ROOT / "kernels"
-    cuda_files = {folder / f"{name}.cu" for name in source.kernels}
-    page_files = set((path.parent / "page").iterdir()) if source.has_page else set()
-    cuda_files |= {folder / "build/common.cuh"} if source.kernels else set()
-    return frozenset(files | page_files | {file for file in cuda_files if file.is_file()})
-
-
-class _Source(NamedTuple):
-    """Module and name of each import of a file that runs (the name is empty for a module), its CUDA
-    sources, the module of each imported name, also of names for type checkers alone, and whether it
-    writes a page.
+def _files() -> dict[str, bytes]:
+    """All sources of the package by their path in it. Each Snakemake reads them once, because looks
+    for single files were half of the processor time of its start.
     """
-
-    imports: list[tuple[str, str]]
-    kernels: list[str]
-    origins: dict[str, str]
-    has_page: bool
+    return {
+        f"{folder}/{name}".removeprefix(f"{_ROOT}/"): Path(folder, name).read_bytes()
+        for folder, _, names in os.walk(_ROOT)
+        for name in names
+        if name.endswith(_SUFFIXES)
+    }
 
 
 @cache
-def _parse(path: Path, _changed: int) -> _Source:
-    text = path.read_text(encoding="utf-8")
-    executed = _NOT_EXECUTED.sub("", text)
-    calls = [match.groups() for match in _KERNEL_CALL.finditer(executed)]
-    operations = [name for function, name in calls if function == "kernels_for"]
-    modules = [module.format(name) for name in operations for module in _KERNEL_MODULES]
-    return _Source(
-        imports=[*_import_statements(executed), *((module, "") for module in modules)],
-        kernels=[name for function, name in calls if function == "kernel"],
-        # The first of several.
-        origins={name: module for module, name in reversed([*_import_statements(text)])},
-        has_page=bool(_PAGE.search(executed)),
-    )
+def _digest(file: str) -> bytes:
+    return hashlib.blake2b(file.encode() + b"\0" + _files()[file]).digest()
+
+
+@cache
+def _imports(file: str) -> frozenset[str]:
+    """Files of the package that a file imports, at the top or inside functions."""
+    return _imported_by(file, _files()[file].decode()) if file.endswith(".py") else frozenset()
+
+
+def _imported_by(file: str, text: str) -> frozenset[str]:
+    text = _NOT_EXECUTED.sub("", text)
+    found: set[str] = set()
+    for module, name in (*_import_statements(text), *_kernels(text)):
+        if module == "kernel":
+            found |= {f"kernels/{name}.cu", "kernels/build/common.cuh"} & _files().keys()
+        elif name:
+            found |= _module_files(f"{module}.{name}") or _files_of_name(module, name)
+        else:
+            found |= _module_files(module)
+    if _PAGE.search(text):
+        found |= _folder_files(f"{posixpath.dirname(file)}/page")
+    return frozenset(found)
+
+
+def _kernels(text: str) -> Iterator[tuple[str, str]]:
+    """Modules of the kernels that a file chooses between, and its CUDA sources as of "kernel"."""
+    for function, name in _KERNEL_CALL.findall(text):
+        if function == "kernel":
+            yield function, name
+        else:
+            yield from ((module.format(name), "") for module in _KERNEL_MODULES)
 
 
 def _import_statements(text: str) -> Iterator[tuple[str, str]]:
@@ -124,28 +125,33 @@ def _import_statements(text: str) -> Iterator[tuple[str, str]]:
                 yield source, words[0]
 
 
-def _module_path(module: str) -> Path | None:
-    top, *parts = module.split(".")
-    return _ROOT.joinpath(*parts) if top == "scatlas" and parts else None
-
-
-def _module_files(module: str) -> set[Path]:
+@cache
+def _module_files(module: str) -> frozenset[str]:
     """Files of a module or of a whole subpackage; none for names outside the package."""
-    path = _module_path(module)
-    if path is None:
-        return set()
-    if path.with_suffix(".py").is_file():
-        return {path.with_suffix(".py")}
-    if (path / "__init__.py").is_file():
-        return {p for p in path.rglob("*") if p.suffix in _SUFFIXES}
-    return set()
+    top, _, name = module.partition(".")
+    path = name.replace(".", "/")
+    if top != "scatlas" or not name:
+        return frozenset()
+    if f"{path}.py" in _files():
+        return frozenset({f"{path}.py"})
+    return _folder_files(path) if f"{path}/__init__.py" in _files() else frozenset()
 
 
-def _files_of_name(module: str, name: str) -> set[Path]:
+def _folder_files(path: str) -> frozenset[str]:
+    return frozenset(file for file in _files() if file.startswith(f"{path}/"))
+
+
+def _files_of_name(module: str, name: str) -> frozenset[str]:
     """Files of the module that defines a name, which a subpackage may export."""
-    path = _module_path(module)
-    if path is None or not (path / "__init__.py").is_file():
+    init = f"{module.removeprefix('scatlas.').replace('.', '/')}/__init__.py"
+    if init not in _files():
         return _module_files(module)
-    init = path / "__init__.py"
-    origin = _parse(init, init.stat().st_mtime_ns).origins.get(name)
-    return {init} if origin is None else _module_files(origin)
+    origin = _origins(init).get(name)
+    return frozenset({init}) if origin is None else _module_files(origin)
+
+
+@cache
+def _origins(init: str) -> dict[str, str]:
+    """Module of each name that a subpackage imports, also for type checkers alone: the first."""
+    imports = [*_import_statements(_files()[init].decode())]
+    return {name: module for module, name in reversed(imports)}

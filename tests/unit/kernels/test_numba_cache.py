@@ -130,6 +130,7 @@ def test_processes_that_compile_at_once_leave_one_whole_cache(run, package, tmp_
     assert not (package / "__pycache__").exists()
 
 
+@pytest.mark.weekly
 def test_damaged_files_are_compiled_anew_and_replaced(run, package):
     names = ["int32", "float32", "float64", "int8"]
     assert used(run(USE, *names)) == compiled(*names)
@@ -173,6 +174,7 @@ scatlas.kernels.build.numba_cache._has_address = lambda name: False
     assert done.stderr == "True\n"
 
 
+@pytest.mark.weekly
 def test_other_processors_share_the_folder(run):
     other = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
     assert used(run(USE, "int32")) == compiled("int32")
@@ -181,6 +183,7 @@ def test_other_processors_share_the_folder(run):
     assert used(run(USE, "int32", **other)) == loaded("int32")
 
 
+@pytest.mark.weekly
 def test_where_the_package_cannot_be_written_the_users_folder_serves(run, package, tmp_path):
     # A file where the folder would be: root, whom the tests may run as, writes anywhere else.
     (package / "__pycache__").write_text("")

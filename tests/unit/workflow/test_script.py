@@ -216,10 +216,13 @@ def test_code_hashes_follow_the_imports(tmp_path: Path):
     shutil.copytree(module._ROOT, root, ignore=shutil.ignore_patterns("__pycache__"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_ROOT", root)
-        uncached = module._imported_files.__wrapped__  # the cache holds the real tree
+        for name in ("_files", "_digest", "_imports", "_module_files", "_origins"):
+            # The caches hold the real tree.
+            patch.setattr(module, name, cache(getattr(module, name).__wrapped__))
 
         def hashes() -> dict[str, str]:
-            patch.setattr(module, "_imported_files", cache(uncached))  # reads the tree again
+            module._files.cache_clear()
+            module._digest.cache_clear()
             return {s.stem: code_hash(s) for s in SCRIPTS.glob("*.py")}
 
         before = hashes()
@@ -282,9 +285,10 @@ PACKAGE = sorted(module._ROOT.rglob("*.py"))
 
 @pytest.mark.parametrize("path", [*SCRIPTS.glob("*.py"), *PACKAGE], ids=lambda path: path.stem)
 def test_imports_are_those_that_python_finds(path: Path):
-    source = module._parse(path, 0)
-    found = {*source.imports, *(("kernel", name) for name in source.kernels)}
-    assert found == _parsed_imports(path.read_text())
+    text = path.read_text()
+    executed = module._NOT_EXECUTED.sub("", text)
+    found = {*module._import_statements(executed), *module._kernels(executed)}
+    assert found == _parsed_imports(text)
 
 
 @pytest.mark.parametrize(
