@@ -77,9 +77,10 @@ def main(argv: list[str] | None = None) -> None:
                 for found in groups:
                     writer.append(found, p_values=wanted.p_values)
                 if not writer.obs:
+                    reason = few[0][-1] if few else "no cells have its values"
                     raise InputError(
-                        f"effects: {wanted.condition} has no effects; the first reason: "
-                        f"{few[0][-1] if few else 'there are no sums'}"
+                        f"effects: {wanted.condition} has no effects ({reason}): name another "
+                        "condition, replicate or block"
                     )
                 columns = [*wanted.within, wanted.condition, "sample", "reason"]
                 left_out = pd.DataFrame(few, columns=columns, dtype=object)

@@ -42,7 +42,7 @@ _N_GENES = 10
 
 def read_marker_lists(path: Path) -> Annotator:
     """Types of a table with the columns label, up and down: a row of genes for each type."""
-    header, *rows = read_rows(path, "of marker genes: correct annotate.markers")
+    header, *rows = read_rows(path, "marker genes")
     table = pd.DataFrame(rows, columns=header)
     for name in ("label", "up"):
         if name not in header:

@@ -110,13 +110,14 @@ def _read_table(path: Path) -> LabelTable:
     return LabelTable(path, table, columns)
 
 
-def read_rows(path: Path, kind: str = "of labels: write it with scatlas label") -> list[list[str]]:
+def read_rows(path: Path, kind: str = "labels") -> list[list[str]]:
     """Rows of a table as Excel, pandas and people write it, without empty rows and columns."""
     try:
         raw = path.read_bytes()
         text = raw.decode("utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
     except (FileNotFoundError, IsADirectoryError):
-        msg = f"{path}: there is no such table {kind}"
+        mend = "write it with scatlas label" if kind == "labels" else "correct its name in the config"
+        msg = f"{path}: there is no such table of {kind}: {mend}"
         raise InputError(msg) from None
     except UnicodeDecodeError:
         raise InputError(f"{path} is not a text file: save it as CSV (UTF-8)") from None
