@@ -22,7 +22,7 @@ from scatlas.matrix.logistic import LogisticCells, fit
 from scatlas.matrix.rank_statistics import moments_of_sums
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
@@ -239,9 +239,9 @@ def _mean_and_sd(
 
 
 class _HeldOutModels:
-    """For each fold a model of the cells of all others (codes of labels; -1: left out).
+    """A model for each fold, of the cells of all others (codes of labels; -1: left out).
 
-    A next fit begins where the last one ended.
+    Each fit begins where the last one ended.
     """
 
     def __init__(
@@ -250,44 +250,46 @@ class _HeldOutModels:
         codes: NDArray[np.int64],
         folds: NDArray[np.int64],
         centre: NDArray[np.float64],
-        coefs: Sequence[NDArray[np.float64]] | None = None,
+        coefs: list[NDArray[np.float64]] | None = None,
     ) -> None:
-        self._x, self._centre, self.codes, self._folds = x, centre, codes, folds
-        self.n_labels = int(codes.max()) + 1
-        n_folds = int(folds.max()) + 1
-        self._codes = [np.where(folds == fold, -1, codes) for fold in range(n_folds)]
-        self._cells = [LogisticCells(x, own, None) for own in self._codes]
-        self.coefs: Sequence[NDArray[np.float64] | None] = coefs or [None] * n_folds
+        self.codes, self.n_labels = codes, int(codes.max()) + 1
+        self._x, self._folds, self._centre = x, folds, centre
+        parts = [np.where(folds == fold, -1, codes) for fold in range(int(folds.max()) + 1)]
+        # Of a rare label among the tuned cells, one fold may have all.
+        sizes = [np.bincount(part[part >= 0], minlength=self.n_labels) for part in parts]
+        self._sizes = [np.maximum(own, 1) for own in sizes]
+        self._cells = [LogisticCells(x, part, None) for part in parts]
+        zeros = np.zeros((x.shape[1] + 1, 1 if self.n_labels == 2 else self.n_labels))
+        self.coefs = coefs or [zeros] * len(parts)
 
     def fit(self, strength: float) -> None:
-        sizes = [np.bincount(own[own >= 0], minlength=self.n_labels) for own in self._codes]
         self.coefs = [
             fit(
                 cells,
-                np.maximum(own, 1),  # of few cells of a label, one fold may have all
-                C=1 / (strength * np.maximum(own, 1).sum()),
+                sizes,
+                C=1 / (strength * sizes.sum()),
                 balanced=True,
                 tol=_TOLERANCE,
                 max_iter=_MAX_ITER,
                 centre=self._centre,
                 start=start,
             )
-            for cells, own, start in zip(self._cells, sizes, self.coefs, strict=True)
+            for cells, sizes, start in zip(self._cells, self._sizes, self.coefs, strict=True)
         ]
 
     def scores(self) -> NDArray[np.float64]:
         """Of each cell by the model of the others ``[n_cells, n_labels]``."""
         scores = np.zeros((self.codes.size, self.n_labels))
+        kernels = kernels_for("ranking.logreg", self._x)
         for fold, coef in enumerate(self.coefs):
             own = np.flatnonzero((self.codes >= 0) & (self._folds == fold))
             part = kernels_for("counts.select", self._x).select_rows(self._x, own)
-            kernels = kernels_for("ranking.logreg", part)
             scores[own] = kernels.class_scores(part, _of_all_labels(coef))
         return scores
 
 
 def _of_all_labels(coef: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A column for each of two labels, in place of one for the second."""
+    """A column for each of two labels, of one for the second."""
     return np.hstack([-coef, coef]) / 2 if coef.shape[1] == 1 else coef
 
 
