@@ -87,7 +87,7 @@ class LogisticCells:
         def part(i: int) -> tuple[NDArray[np.float64], list[Any]]:
             rows = slice(*bounds[i : i + 2])
             codes = self._codes[rows]
-            block = _compressed(blocks.view(self._x, rows))
+            block = compressed(blocks.view(self._x, rows))
             return logreg_cpu.max_abs_per_gene(block, codes), [(block, codes)]
 
         parts = list(blocks.map_in_order(part, n_parts))
@@ -215,11 +215,11 @@ def _looked_at(
     chosen = codes >= 0
     if not chosen.all():
         block, codes = kernels_for("counts.select", block).select_rows(block, chosen), codes[chosen]
-    return most, [(_compressed(block), codes)]
+    return most, [(compressed(block), codes)]
 
 
-def _compressed(block: Any) -> Any:
-    """CSR of a dense block in main memory; other blocks as they are."""
+def compressed(block: Any) -> Any:
+    """CSR of a dense block in main memory, once for several models; other blocks as they are."""
     kind = kind_of(block)
     return block if kind.sparse or kind.gpu else dense_to_csr(np.asarray(block))
 

@@ -18,7 +18,7 @@ from scatlas.kernels.counts.normalize_cpu import scaled_dtype
 from scatlas.kernels.moments.group_sums_cpu import SumKinds
 from scatlas.matrix.annotate import answers_of_scores, bounded, log_normalised
 from scatlas.matrix.group_sums import sum_groups
-from scatlas.matrix.logistic import LogisticCells, fit
+from scatlas.matrix.logistic import LogisticCells, compressed, fit
 from scatlas.matrix.rank_statistics import moments_of_sums
 
 if TYPE_CHECKING:
@@ -97,9 +97,8 @@ def train(
     assert moments.var is not None
     genes = _genes_that_differ(moments.mean, moments.var, names, n_genes)
     mean, scale = _mean_and_sd(moments.mean[:, genes], moments.var[:, genes], sizes)
-    scaled = bounded(
-        blocks.to_memory(blocks.select_genes(values, genes)), CLIP * scale + mean, scale
-    )
+    values = blocks.to_memory(blocks.select_genes(values, genes))
+    scaled = compressed(bounded(values, CLIP * scale + mean, scale))
 
     tuned = rank < max(_MIN_CELLS, _MAX_TUNED // sizes.size)
     centre = mean / scale
