@@ -87,7 +87,7 @@ class LogisticCells:
         def part(i: int) -> tuple[NDArray[np.float64], list[Any]]:
             rows = slice(*bounds[i : i + 2])
             codes = self._codes[rows]
-            block = _compressed(blocks.view(self._x, rows))
+            block = compressed(blocks.view(self._x, rows))
             return logreg_cpu.max_abs_per_gene(block, codes), [(block, codes)]
 
         parts = list(blocks.map_in_order(part, n_parts))
@@ -124,18 +124,20 @@ def fit(
     tol: float = 1e-4,
     max_iter: int = 100,
     centre: NDArray[np.float64] | None = None,
+    start: NDArray[np.float64] | None = None,
 ) -> NDArray[np.float64]:
     """Coefficients ``[n_genes + 1, n_classes]``, the last row the intercepts, as scikit-learn's
     ``LogisticRegression`` defines them; of two classes one column, for the second.
 
     ``sizes`` are the cells per class; ``balanced`` weighs all classes alike. With ``centre``, means
     of the genes, the descent is that of centred values, which takes a tenth of the steps where
-    means are large; the optimum is the same.
+    means are large; the optimum is the same. ``start``: coefficients to begin with.
     """
     weights = int(sizes.sum()) / (sizes.size * sizes) if balanced else np.ones(sizes.size)
     strength = 1.0 / (C * float(weights @ sizes)) if penalty else 0.0
     loss = _Loss(cells, weights, sizes, strength, fit_intercept=fit_intercept, centre=centre)
-    coef = loss.of_values(_minimize(loss, tol, max_iter))
+    start = np.zeros(loss.shape) if start is None else loss.of_values(start, -1)
+    coef = loss.of_values(_minimize(loss, start, tol, max_iter))
     logger.info("logreg: %d evaluations, %d passes over X", loss.evaluations, cells.passes)
     return coef
 
@@ -162,11 +164,11 @@ class _Loss:
         self._centre = centre
         self.evaluations = 0
 
-    def of_values(self, coef: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Coefficients of values as they are, from those of centred values."""
+    def of_values(self, coef: NDArray[np.float64], sign: int = 1) -> NDArray[np.float64]:
+        """Coefficients of values as they are, from those of centred values; with -1 back."""
         if self._centre is None:
             return coef
-        return np.vstack([coef[:-1], coef[-1] - self._centre @ coef[:-1]])
+        return np.vstack([coef[:-1], coef[-1] - sign * (self._centre @ coef[:-1])])
 
     def __call__(self, flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         """Loss and gradient at the coefficients ``[n_genes + 1, n_columns]``, flattened."""
@@ -185,15 +187,15 @@ class _Loss:
         return total.loss / self._of_all + penalty, gradient.ravel()
 
 
-def _minimize(loss: _Loss, tol: float, max_iter: int) -> NDArray[np.float64]:
+def _minimize(
+    loss: _Loss, start: NDArray[np.float64], tol: float, max_iter: int
+) -> NDArray[np.float64]:
     """Coefficients ``[n_genes + 1, n_columns]`` of the least loss."""
     from scipy.optimize import minimize
 
     options = {"maxiter": max_iter, "maxls": _LINE_SEARCHES, "gtol": tol, "ftol": _MIN_GAIN}
     with blas_on_one_thread():
-        optimum = minimize(
-            loss, np.zeros(loss.shape).ravel(), method="L-BFGS-B", jac=True, options=options
-        )
+        optimum = minimize(loss, start.ravel(), method="L-BFGS-B", jac=True, options=options)
     if not optimum.success:
         msg = (
             f"logistic regression has not converged after {optimum.nit} iterations "
@@ -213,11 +215,11 @@ def _looked_at(
     chosen = codes >= 0
     if not chosen.all():
         block, codes = kernels_for("counts.select", block).select_rows(block, chosen), codes[chosen]
-    return most, [(_compressed(block), codes)]
+    return most, [(compressed(block), codes)]
 
 
-def _compressed(block: Any) -> Any:
-    """CSR of a dense block in main memory; other blocks as they are."""
+def compressed(block: Any) -> Any:
+    """CSR of a dense block in main memory, once for several models; other blocks as they are."""
     kind = kind_of(block)
     return block if kind.sparse or kind.gpu else dense_to_csr(np.asarray(block))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from scipy.special import log_softmax
+from scipy.special import log_softmax, ndtri
 
 from scatlas import blocks, elements
 from scatlas.arrays.kinds import is_dask
@@ -18,7 +18,7 @@ from scatlas.kernels.counts.normalize_cpu import scaled_dtype
 from scatlas.kernels.moments.group_sums_cpu import SumKinds
 from scatlas.matrix.annotate import answers_of_scores, bounded, log_normalised
 from scatlas.matrix.group_sums import sum_groups
-from scatlas.matrix.logistic import LogisticCells, fit
+from scatlas.matrix.logistic import LogisticCells, compressed, fit
 from scatlas.matrix.rank_statistics import moments_of_sums
 
 if TYPE_CHECKING:
@@ -34,10 +34,10 @@ _MAX_FOLDS = 5
 # Cells that choose the strength of the penalty.
 _MAX_TUNED = 20_000
 # Of half the sum of squared coefficients beside the mean loss, from the strongest.
-_STRENGTHS = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003)
+_STRENGTHS = (0.1, 0.01, 0.001)
 _MAX_ITER, _TOLERANCE = 300, 1e-4
 # Shares of the cells of known types that may be unknown for their fit, probability and margin.
-_BAD_FIT, _BAD_PROBABILITY = 0.03, 0.005
+_BAD_FIT, _BAD_PROBABILITY = 0.04, 0.005
 # No answer needs a higher probability or margin than this, however sure others are.
 _SURE, _CLEAR = 0.5, 0.1
 
@@ -99,14 +99,17 @@ def train(
     assert moments.var is not None
     genes = _genes_that_differ(moments.mean, moments.var, names, n_genes)
     mean, scale = _mean_and_sd(moments.mean[:, genes], moments.var[:, genes], sizes)
-    scaled = bounded(
-        blocks.to_memory(blocks.select_genes(values, genes)), CLIP * scale + mean, scale
-    )
+    values = blocks.to_memory(blocks.select_genes(values, genes))
+    scaled = compressed(bounded(values, CLIP * scale + mean, scale))
 
     tuned = rank < max(_MIN_CELLS, _MAX_TUNED // sizes.size)
     centre = mean / scale
-    strength, scores, losses = _tune(scaled, np.where(tuned, codes, -1), folds, centre)
-    coef = _fit(scaled, codes, sizes.size, strength, centre)
+    models = _HeldOutModels(scaled, np.where(tuned, codes, -1), folds, centre)
+    strength, losses = _tune(models)
+    if not tuned.all():
+        models = _HeldOutModels(scaled, codes, folds, centre, models.coefs)
+        models.fit(strength)
+    coef = np.mean([_of_all_labels(coef) for coef in models.coefs], axis=0)
     annotator = Annotator(
         all_labels,
         names[genes].to_numpy(),
@@ -119,8 +122,8 @@ def train(
     )
     return _calibrated(
         annotator,
-        scores[tuned],
-        codes[tuned],
+        models.scores(),
+        codes,
         {
             "n_cells": int(codes.size),
             "cells_per_label": dict(zip(map(str, all_labels), sizes.tolist(), strict=True)),
@@ -251,59 +254,79 @@ def _mean_and_sd(
     return mean, np.sqrt(squares / n)
 
 
-def _fit(
-    x: Any, codes: NDArray[np.int64], n_labels: int, strength: float, centre: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Coefficients ``[n_genes + 1, n_labels]``; of labels without a cell 0 and -infinity."""
-    present, inverse = np.unique(codes[codes >= 0], return_inverse=True)
-    own = codes.copy()
-    own[codes >= 0] = inverse
-    sizes = np.bincount(inverse)
-    coef = fit(
-        LogisticCells(x, own, None),
-        sizes,
-        C=1 / (strength * sizes.sum()),
-        balanced=True,
-        tol=_TOLERANCE,
-        max_iter=_MAX_ITER,
-        centre=centre,
-    )
-    if coef.shape[1] == 1:
-        coef = np.hstack([-coef, coef]) / 2
-    out = np.zeros((coef.shape[0], n_labels))
-    out[-1] = -np.inf
-    out[:, present] = coef
-    return out
+class _HeldOutModels:
+    """A model for each fold, of the cells of all others (codes of labels; -1: left out).
 
-
-def _tune(
-    x: Any, codes: NDArray[np.int64], folds: NDArray[np.int64], centre: NDArray[np.float64]
-) -> tuple[float, NDArray[np.float64], dict[str, float]]:
-    """Strength of the penalty with the least loss of held-out cells, all labels counting alike;
-    their scores ``[n_cells, n_labels]``, and the loss of each strength tried.
+    Each fit begins where the last one ended.
     """
-    used = codes >= 0
-    sizes = np.bincount(codes[used])
-    weights = 1 / (sizes.size * sizes[codes[used]])
-    losses: dict[str, float] = {}
-    best: tuple[float, float, Any] = (np.inf, _STRENGTHS[0], None)
-    kernels = kernels_for("ranking.logreg", x)
+
+    def __init__(
+        self,
+        x: Any,
+        codes: NDArray[np.int64],
+        folds: NDArray[np.int64],
+        centre: NDArray[np.float64],
+        coefs: list[NDArray[np.float64]] | None = None,
+    ) -> None:
+        self.codes, self.n_labels = codes, int(codes.max()) + 1
+        self._x, self._folds, self._centre = x, folds, centre
+        parts = [np.where(folds == fold, -1, codes) for fold in range(int(folds.max()) + 1)]
+        # Of a rare label among the tuned cells, one fold may have all.
+        sizes = [np.bincount(part[part >= 0], minlength=self.n_labels) for part in parts]
+        self._sizes = [np.maximum(own, 1) for own in sizes]
+        self._cells = [LogisticCells(x, part, None) for part in parts]
+        zeros = np.zeros((x.shape[1] + 1, 1 if self.n_labels == 2 else self.n_labels))
+        self.coefs = coefs or [zeros] * len(parts)
+
+    def fit(self, strength: float) -> None:
+        self.coefs = [
+            fit(
+                cells,
+                sizes,
+                C=1 / (strength * sizes.sum()),
+                balanced=True,
+                tol=_TOLERANCE,
+                max_iter=_MAX_ITER,
+                centre=self._centre,
+                start=start,
+            )
+            for cells, sizes, start in zip(self._cells, self._sizes, self.coefs, strict=True)
+        ]
+
+    def scores(self) -> NDArray[np.float64]:
+        """Of each cell by the model of the others ``[n_cells, n_labels]``."""
+        scores = np.zeros((self.codes.size, self.n_labels))
+        kernels = kernels_for("ranking.logreg", self._x)
+        for fold, coef in enumerate(self.coefs):
+            own = np.flatnonzero((self.codes >= 0) & (self._folds == fold))
+            part = kernels_for("counts.select", self._x).select_rows(self._x, own)
+            scores[own] = kernels.class_scores(part, _of_all_labels(coef))
+        return scores
+
+
+def _of_all_labels(coef: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A column for each of two labels, of one for the second."""
+    return np.hstack([-coef, coef]) / 2 if coef.shape[1] == 1 else coef
+
+
+def _tune(models: _HeldOutModels) -> tuple[float, dict[str, float]]:
+    """Strength of the penalty with the least loss of held-out cells, all labels counting alike,
+    and the loss of each strength tried; the models are left as it fits them.
+    """
+    used = models.codes >= 0
+    codes = models.codes[used]
+    weights = 1 / (models.n_labels * np.bincount(codes)[codes])
+    losses: dict[float, float] = {}
     for strength in _STRENGTHS:
-        scores = np.zeros((codes.size, sizes.size))
-        for fold in np.unique(folds[used]):
-            coef = _fit(x, np.where(folds == fold, -1, codes), sizes.size, strength, centre)
-            own = np.flatnonzero(used & (folds == fold))
-            part = kernels_for("counts.select", x).select_rows(x, own)
-            scores[own] = kernels.class_scores(part, np.nan_to_num(coef, neginf=-1e9))
-        likely = log_softmax(scores[used], axis=1)
-        own_likely = likely[np.arange(len(likely)), codes[used]]
-        loss = float(-(weights * np.maximum(own_likely, -50)).sum())
-        losses[f"{strength:g}"] = round(loss, 6)
-        logger.info("penalty %g: loss of held-out cells %.4f", strength, loss)
-        if loss >= best[0]:
+        before = models.coefs
+        models.fit(strength)
+        likely = log_softmax(models.scores()[used], axis=1)[np.arange(codes.size), codes]
+        losses[strength] = float(-(weights * np.maximum(likely, -50)).sum())
+        logger.info("penalty %g: loss of held-out cells %.4f", strength, losses[strength])
+        if losses[strength] > min(losses.values()):
+            models.coefs = before
             break
-        best = (loss, strength, scores)
-    return best[1], best[2], losses
+    return min(losses, key=losses.__getitem__), {f"{k:g}": round(v, 6) for k, v in losses.items()}
 
 
 def _calibrated(
@@ -322,7 +345,10 @@ def _calibrated(
     sd = np.sqrt(np.bincount(codes, (own - mean[codes]) ** 2, n_labels) / sizes)
     annotator = replace(annotator, score_mean=mean, score_sd=np.maximum(sd, 1e-9))
     found = answers_of_scores(scores, annotator)
-    fits = found.fit >= (min_fit := float(np.quantile(found.fit, _BAD_FIT)))
+    # Doublets and wrong labels, a long tail of the held-out cells, must not set the bound: it is no
+    # lower than that of a normal distribution.
+    min_fit = max(float(np.quantile(found.fit, _BAD_FIT)), float(ndtri(_BAD_FIT)))
+    fits = found.fit >= min_fit
     bounds = {
         name: min(limit, float(np.quantile(getattr(found, name)[fits], _BAD_PROBABILITY)))
         for name, limit in (("probability", _SURE), ("margin", _CLEAR))

@@ -35,12 +35,15 @@ def train_annotator(
     """Learn the types of labelled cells, for :func:`annotate`.
 
     A multinomial logistic model, all types counting alike, of log-normalised values scaled to mean
-    0 and standard deviation 1 and bounded at 10. Held-out cells choose its penalty, the one of
-    least loss, and its three bounds, below which :func:`annotate` calls a cell unknown:
+    0 and standard deviation 1 and bounded at 10: the mean of those of the folds, each fitted
+    without the cells of one. The held-out cells choose the penalty, the one of least loss, and the
+    three bounds below which :func:`annotate` calls a cell unknown:
 
     - fit: ``(s - mean) / sd`` of the best score s, with mean and sd of the scores of held-out cells
-      for their own type. 3% of the held-out cells are below the bound; so are most cells of a type
-      that the reference lacks, which a probability, that of the best of the known types, misses;
+      for their own type. The bound is the fit of which 4% of the held-out cells are below, or -1.75
+      (4% of a normal distribution) if that is higher: wrong labels and doublets do not lower it.
+      Most cells of a type that the reference lacks are below it; a probability, that of the best
+      of the known types, misses them;
     - probability and its margin: 0.5 of the cells above in 100, but at most 0.5 and 0.1.
 
     Parameters
