@@ -227,7 +227,7 @@ def _edistance(adata: AnnData) -> dict[str, Any]:
 
 
 def _edistances(values: Values, bare: AnnData) -> dict[str, Any]:
-    refuse(not values.shape[0], "no control")
+    refuse(values.shape[0] < 3, "one condition")
     refuse(not np.isfinite(values.dense).all(), "values that are not finite")
     refuse(not values.shape[1], "no components")
     codes = bare.obs["group"].cat.codes.to_numpy()
@@ -246,7 +246,9 @@ def _edistances(values: Values, bare: AnnData) -> dict[str, Any]:
 def _composition(adata: AnnData) -> dict[str, Any]:
     mine = held_by_another(adata)
     mine.obs["sample"] = [str(i // 6) for i in range(mine.n_obs)]
-    found = sa.tl.composition(mine, "group", "u", "batch", "sample", min_cells=1)
+    found = sa.tl.composition(
+        mine, "group", "u", groups="batch", replicate="sample", min_cells=1
+    )
     return {name: found[name].to_numpy() for name in ("share", "ci_low", "p_value")}
 
 

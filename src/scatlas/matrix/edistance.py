@@ -44,7 +44,9 @@ class _Block(NamedTuple):
     squares: Floats  # [replicates], about the same mean
 
     @classmethod
-    def of(cls, own: Ints, others: Ints, cells: Floats, sums: Floats, deviations: Floats) -> _Block:
+    def build(
+        cls, own: Ints, others: Ints, cells: Floats, sums: Floats, deviations: Floats
+    ) -> _Block:
         at = np.r_[own, others]
         n, sums = cells[at], sums[at]
         sums = sums - n[:, None] * (sums.sum(axis=0) / n.sum())
@@ -101,7 +103,7 @@ def edistances(
                 pairs = [
                     (at[block[at] == b], of_block[b]) for b in np.unique(block[at]) if b in of_block
                 ]
-                blocks = [_Block.of(*pair, cells, sums, deviations) for pair in pairs]
+                blocks = [_Block.build(*pair, cells, sums, deviations) for pair in pairs]
                 if blocks:
                     found = _test(blocks, n_permutations, random_state, dof)
                 else:

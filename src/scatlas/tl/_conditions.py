@@ -58,7 +58,7 @@ def edistance(
         Column with the wells, animals or donors; by default the cells of a condition (in a block)
         are one replicate.
     block
-        Column with plates or batches. Conditions are compared with the control of their own blocks,
+        Column with plates or batches. Conditions are compared with the control in the same blocks,
         means weighted by n m / (n + m) of the cells of both, and labels move within blocks.
     obsm
         Key of the array with the components.
@@ -99,10 +99,10 @@ def edistance(
         "random_state": seed_number(random_state),
         "dof": whole_number(dof, "dof", most=1),
     }
-    elements.check_not_backed(adata)
-    obs = elements.get_table(adata, "obs")
-    labels = label_samples(obs, condition, control, names, replicate, block)
+    labels = _labels(adata, condition, control, names, replicate, block)
     x = elements.get_obsm(adata, obsm)
+    if not x.shape[1]:
+        raise InputError(f"obsm[{obsm!r}] has no components: name another array")
     samples, sums = aggregate_cells(x, labels, [*labels], func=("sum", "var"), dof=0)
     mean_squares = blocks.on_host(sums["var"]).sum(axis=1)
     if (bad := ~np.isfinite(mean_squares)).any():
@@ -126,9 +126,9 @@ def composition(
     adata: AnnData,
     condition: str,
     control: str,
+    *,
     groups: str,
     replicate: str,
-    *,
     block: str | None = None,
     min_cells: int = 10,
 ) -> pd.DataFrame:
@@ -175,9 +175,7 @@ def composition(
     added to each share, so that none is 0); Smyth 2004 (moderated t).
     """
     least = whole_number(min_cells, "min_cells", least=1)
-    elements.check_not_backed(adata)
-    obs = elements.get_table(adata, "obs")
-    labels = label_samples(obs, condition, control, [groups], replicate, block).dropna()
+    labels = _labels(adata, condition, control, [groups], replicate, block).dropna()
     clusters = labels.pop("within 0").cat.remove_unused_categories()
     by = labels.groupby([*labels], observed=True, sort=True)
     sample = by.ngroup().to_numpy()
@@ -187,3 +185,15 @@ def composition(
     samples, names = labels.iloc[first], clusters.cat.categories
     table = compositions(counts, samples, names, control=str(control), min_cells=least)
     return table.rename(columns={"condition": condition, "cluster": groups})
+
+
+def _labels(adata: AnnData, condition: str, *options: Any) -> pd.DataFrame:
+    """Labels as texts, of the control and at least one other condition."""
+    elements.check_not_backed(adata)
+    labels = label_samples(elements.get_table(adata, "obs"), condition, *options)
+    if labels["condition"].nunique() < 2:
+        raise InputError(
+            f"all cells have the same value of obs[{condition!r}]: keep those of other conditions, "
+            "too, or name another column"
+        )
+    return labels

@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import combinations
 
 import anndata as ad
-import dask.array as da
 import numpy as np
 import pandas as pd
 import pytest
@@ -86,14 +85,15 @@ def test_p_values_are_shares_of_the_relabellings() -> None:
     assert 1 / 51 <= some[2][0] < 0.1
 
 
-def test_no_byte_depends_on_blocks_threads_or_other_conditions() -> None:
+def test_no_byte_depends_on_blocks_threads_or_other_conditions(block_loads) -> None:
     adata = screen({"dmso": 8, "near": 6, "far": 6})
     options = {"replicate": "well", "n_permutations": 300}
     wanted = sa.tl.edistance(adata, "drug", "dmso", **options)
     lazy = adata.copy()
-    lazy.obsm["X_pca"] = da.from_array(adata.obsm["X_pca"], chunks=(37, 3))
+    lazy.obsm["X_pca"] = block_loads.dask(adata.obsm["X_pca"], rows=37)
     with threadpool_limits(1):
         pd.testing.assert_frame_equal(sa.tl.edistance(lazy, "drug", "dmso", **options), wanted)
+    assert block_loads.passes() == sa.tl.edistance.passes == 1
     fewer = sa.tl.edistance(adata[adata.obs["drug"] != "far"], "drug", "dmso", **options)
     kept = wanted[wanted["drug"] == "near"].drop(columns="fdr").reset_index(drop=True)
     pd.testing.assert_frame_equal(fewer.drop(columns="fdr"), kept)
@@ -171,6 +171,8 @@ def test_what_cannot_be_tested_has_a_reason() -> None:
     assert found.loc["A", "edistance"].notna().tolist() == [True, False, True]
     with pytest.raises(InputError, match="no control 'DMSO': try 'dmso'"):
         sa.tl.edistance(adata, "drug", "DMSO")
+    with pytest.raises(InputError, match=r"the same value of obs\['drug'\]: keep those of other"):
+        sa.tl.edistance(adata[adata.obs["drug"] == "dmso"], "drug", "dmso")
     adata.obsm["X_pca"][5] = np.nan
     with pytest.raises(InputError, match="not finite in 'A_dmso_dmso0': remove those cells first"):
         sa.tl.edistance(adata, "drug", "dmso", within="line", replicate="well")
@@ -254,15 +256,17 @@ def test_composition_counts_the_cells_of_an_anndata() -> None:
     adata.obs.loc[adata.obs_names[:2], "cluster"] = None
     adata.obs.loc[adata.obs["drug"] == "few", "cluster"] = None
     adata.obs.loc[adata.obs_names[2:5], "cluster"] = "rare"
-    found = sa.tl.composition(adata, "drug", "dmso", "cluster", "well")
+    found = sa.tl.composition(adata, "drug", "dmso", groups="cluster", replicate="well")
     assert list(found.columns[:2]) == ["drug", "cluster"]
     assert found["n_cells"].tolist() == [42, 41, 40, 0]
     assert found["reason"].tolist() == ["", "", "", "fewer than 10 cells"]
     figure = pl.composition(found)
     assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["c0", "c1", "c2"]
     with pytest.raises(InputError, match="no replicate of the control 'dmso' has 99 cells: set"):
-        sa.tl.composition(adata, "drug", "dmso", "cluster", "well", min_cells=99)
+        sa.tl.composition(adata, "drug", "dmso", groups="cluster", replicate="well", min_cells=99)
     with pytest.raises(InputError, match="1 of 1 clusters have 10 cells, but shares need two"):
-        sa.tl.composition(adata[adata.obs["cluster"] == "c1"], "drug", "dmso", "cluster", "well")
+        sa.tl.composition(
+            adata[adata.obs["cluster"] == "c1"], "drug", "dmso", groups="cluster", replicate="well"
+        )
     with pytest.raises(InputError, match="no row of the table has an interval"):
         pl.composition(found.assign(p_value=np.nan))
