@@ -103,7 +103,9 @@ def annotate_values(
         Too few shared genes, or values that are neither.
     """
     if annotator.link == "lists":
-        raise InputError("lists of marker genes name clusters alone: name their table as annotate.markers")
+        raise InputError(
+            "lists of marker genes name clusters alone: name their table as annotate.markers"
+        )
     genes = shared_genes(annotator, names, source)
     scorer = Scorer.from_annotator(annotator, genes)
 
