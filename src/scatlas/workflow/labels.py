@@ -116,9 +116,7 @@ def read_rows(path: Path, kind: str = "labels") -> list[list[str]]:
         raw = path.read_bytes()
         text = raw.decode("utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
     except (FileNotFoundError, IsADirectoryError):
-        mend = (
-            "write it with scatlas label" if kind == "labels" else "correct its name in the config"
-        )
+        mend = "write it with scatlas label" if kind == "labels" else "correct annotate.markers"
         msg = f"{path}: there is no such table of {kind}: {mend}"
         raise InputError(msg) from None
     except UnicodeDecodeError:
