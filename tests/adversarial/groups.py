@@ -227,9 +227,7 @@ def _edistances(values: Values, bare: AnnData) -> dict[str, Any]:
 def _composition(adata: AnnData) -> dict[str, Any]:
     mine = held_by_another(adata)
     mine.obs["sample"] = [str(i // 6) for i in range(mine.n_obs)]
-    found = sa.tl.composition(
-        mine, "group", "u", groups="batch", replicate="sample", min_cells=1
-    )
+    found = sa.tl.composition(mine, "group", "u", groups="batch", replicate="sample", min_cells=1)
     return {name: found[name].to_numpy() for name in ("share", "ci_low", "p_value")}
 
 
