@@ -44,8 +44,8 @@ AREAS = {
     "The command scatlas": ("workflow/command_line/", "workflow/code_hash"),
     "Files of plates": ("io/files/", "io/matrices/", "io/tables/"),
     "Plates that do not fit together, and other steps of the workflow": (
-        *("io/products/", "workflow/consensus", "workflow/integrity", "workflow/report/"),
-        *("workflow/rules/", "scripts/", "matrix/markers"),
+        *("io/products/", "workflow/consensus", "workflow/integrity", "workflow/labelled_cells"),
+        *("workflow/report/", "workflow/rules/", "scripts/", "matrix/markers"),
     ),
     "New plates on an atlas": ("workflow/new_plates", "workflow/reference"),
     "Exports of an atlas, and the page explore.html": ("export/", "workflow/explore/"),

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pandas as pd
 
+from scatlas.columns import known_names
 from scatlas.errors import prefix_errors
 from scatlas.io import read_annotator, read_cells, read_matrix
 from scatlas.io.files.atomic import atomic_path
 from scatlas.matrix.annotate import annotate_values
 from scatlas.matrix.marker_lists import list_scores
 from scatlas.workflow import script
-from scatlas.workflow.annotation import names_for, table_of_answers, table_of_scores
+from scatlas.workflow.annotation import table_of_answers, table_of_scores
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -23,7 +24,6 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--annotators", nargs="+", required=True, metavar="SOURCE=PATH", help="classifiers (h5ad)"
     )
-    parser.add_argument("--gene-names", help="var column with other names of the genes")
     parser.add_argument("--table", type=Path, required=True, help="annotation.parquet to write")
     args = parser.parse_args(argv)
     with (
@@ -35,7 +35,7 @@ def main(argv: list[str] | None = None) -> None:
         columns, facts["unknown"] = {}, {}
         for source, path in script.plate_paths(args.annotators).items():
             annotator = read_annotator(path)
-            names = names_for(annotator, var, args.gene_names)
+            names = known_names(var, pd.Index(annotator.genes))
             if annotator.link == "lists":
                 scores = list_scores(x, names, annotator, keep=keep, source=str(args.store))
                 columns |= table_of_scores(scores, source)

@@ -54,7 +54,6 @@ def main(argv: list[str] | None = None) -> None:
         "--annotators", nargs="+", default=[], metavar="SOURCE=PATH", help="classifiers of types"
     )
     parser.add_argument("--key", default="cell_type", help="obs column of the types")
-    parser.add_argument("--gene-names", help="var column with other names of the genes")
     parser.add_argument("--mapped", type=Path, required=True, help="store to write")
     args = parser.parse_args(argv)
     with (
@@ -72,9 +71,7 @@ def main(argv: list[str] | None = None) -> None:
         known |= constant_columns(args.plate, args.labels, rows.size)
         keep = np.zeros(x.shape[0], dtype=bool)
         keep[rows] = True
-        types = types_of_cells(
-            x, var, keep, script.plate_paths(args.annotators), args.key, args.gene_names
-        )
+        types = types_of_cells(x, var, keep, script.plate_paths(args.annotators), args.key)
         known |= types
         unlike = write_mapped(args, selected, genes.columns, reference, rows, known)
         facts |= {"plate": args.plate, "n_cells": rows.size, "n_unlike": unlike}
@@ -93,7 +90,7 @@ def write_mapped(
     """Write the store in one pass over the counts; return the number of cells unlike the atlas."""
     n_genes, n_comps = reference.projection.PCs.shape
     votes = [name for label in reference.labels for name in (label, f"{label}_share")]
-    new = [*votes, "map_distance", "unlike_atlas"]
+    new = [*votes, *reference.votes, "map_distance", "unlike_atlas"]
     types = [name for name in known if name == args.key or name.startswith(f"{args.key}_")]
 
     def project(block: Any) -> tuple[Any, np.ndarray]:
@@ -151,6 +148,10 @@ def placed_columns(found: list[Placement], reference: Reference) -> dict[str, An
         columns[name] = pd.Categorical.from_codes(codes, dtype=dtype)
         shares = np.concatenate([part.shares[name] for part in found])
         columns[f"{name}_share"] = shares.astype(np.float32)
+    leiden = columns["leiden"]
+    of_clusters = reference.votes.reindex(leiden.categories)
+    for name, values in of_clusters.items():
+        columns[str(name)] = pd.api.extensions.take(values.array, leiden.codes, allow_fill=True)
     distances = np.concatenate([part.distances for part in found])
     columns["map_distance"] = distances.astype(np.float32)
     columns["unlike_atlas"] = np.concatenate([part.ranks for part in found]) > UNLIKE_RANK

@@ -44,12 +44,22 @@ def main(argv: list[str] | None = None) -> None:
     parser = script.parser(__doc__)
     parser.add_argument("--atlas", type=Path, required=True, help="atlas.zarr")
     parser.add_argument("--obs", nargs="*", default=[], help="further obs columns of labels")
+    parser.add_argument(
+        "--votes",
+        nargs="*",
+        default=[],
+        help="obs columns with the type of most cells of a cluster",
+    )
     parser.add_argument("--n-reference", type=int, required=True, help="cells to sample")
     parser.add_argument("--reference", type=Path, required=True, help="reference.h5ad to write")
     args = parser.parse_args(argv)
     with script.recorded_run(args, outputs=[args.reference]) as facts:
         record = read_record(args.atlas)
-        sample = sample_cells(args.atlas, args.n_reference, ["leiden", *args.obs], record["seed"])
+        columns = ["leiden", *args.obs, *args.votes]
+        sample = sample_cells(args.atlas, args.n_reference, columns, record["seed"])
+        # Cells of one cluster have one vote, and new cells get no cluster that the sample lacks.
+        votes = sample.obs.groupby("leiden", observed=True)[args.votes].first()
+        sample.obs = sample.obs.drop(columns=args.votes)
         codes, names = plates_of_cells(args.atlas, record)
         sizes = script.block_sizes(args)
         x, _ = read_matrix(args.atlas, **sizes)
@@ -86,6 +96,7 @@ def main(argv: list[str] | None = None) -> None:
             n_neighbors=n_neighbors,
             seed=record["seed"],
             variance=variance,
+            votes=votes,
             n_leading=n_leading,
         )
         facts |= {"n_cells": sample.n_obs, "n_cells_of_atlas": codes.size, "recall": index.recall}

@@ -35,6 +35,7 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--markers", type=Path, help="markers.tsv, if there are marker genes")
     parser.add_argument("--means", type=Path, help="markers.h5ad, if there are marker genes")
     parser.add_argument("--integrated", type=Path, help="integrated.h5ad, if there is one")
+    parser.add_argument("--effects", type=Path, help="effects.h5ad, if there is one")
     parser.add_argument("--labels", type=Path, help="labels.zarr, if cells have labels")
     parser.add_argument("--manifests", type=Path, required=True, help="folder of the manifests")
     parser.add_argument("--config", type=json.loads, required=True, help="the whole config as JSON")
@@ -63,6 +64,7 @@ def main(argv: list[str] | None = None) -> None:
             means=args.means,
             atlas=args.atlas,
             integrated=args.integrated,
+            effects=args.effects,
             labels_store=args.labels,
             doublets=script.plate_paths(args.doublets or []),
             manifests=args.manifests,
@@ -77,9 +79,9 @@ def main(argv: list[str] | None = None) -> None:
             tables=args.tables,
             page=args.report,
         )
-        # Those of the marker genes are outputs of another step.
+        # Those of marker genes and effects are outputs of other steps.
         tables = sorted(args.tables.glob("*.tsv"))
-        reports += [path for path in tables if not path.stem.startswith("markers")]
+        reports += [path for path in tables if not path.stem.startswith(("markers", "effects"))]
 
 
 if __name__ == "__main__":

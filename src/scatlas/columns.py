@@ -252,6 +252,15 @@ def name_columns(var: pd.DataFrame) -> list[str]:
     ]
 
 
+def known_names(var: pd.DataFrame, known: pd.Index) -> pd.Index:
+    """Names of the genes by the index, or by the column of names of which more are known."""
+    import pandas as pd
+
+    names = [var.index, *(var[column] for column in name_columns(var))]
+    names = [pd.Index(some.astype(str)) for some in names]
+    return max(names, key=lambda some: int(known.isin(some).sum()))
+
+
 def gene_positions(var: pd.DataFrame, names: Iterable[str], source: str) -> list[int | None]:
     """Number of each gene by its name in the index of ``var``, or else in a column of names; None
     if there is none. More than one are an error.

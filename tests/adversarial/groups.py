@@ -201,6 +201,25 @@ def _train(adata: AnnData) -> dict[str, Any]:
     return {name: getattr(model, name) for name in ("coef", "intercept", "mean", "score_sd")}
 
 
+def _effects(adata: AnnData) -> dict[str, Any]:
+    """Of cells that are pseudobulks, and of their sums; whatever matrices can be compared."""
+    options = {"min_cells": 0, "min_count": 0, "min_total_count": 0, "scaling": "none"}
+    mine = held_by_another(adata)
+    mine.obs["sample"] = [str(i // 2) for i in range(mine.n_obs)]
+    rows = sa.tl.effects(mine, "batch", "b0", **options)
+    sums = sa.tl.effects(mine, "group", "u", replicate="sample", block="batch", **options)
+    table = sa.get.effects(sums)
+    return {"rows": rows.X, "t": rows.layers["t"], "sums": sums.X, "p": table["p_value"].to_numpy()}
+
+
+def _no_counts(values: Values, bare: AnnData) -> dict[str, Any] | None:
+    x = values.dense
+    with np.errstate(invalid="ignore"):
+        odd = (x < 0) | np.isinf(x) | (x != np.floor(x)) & ~np.isnan(x)
+    refuse(bool(odd.any()), "values that are no counts")
+    return None
+
+
 def _edistance(adata: AnnData) -> dict[str, Any]:
     mine = AnnData(obs=adata.obs.copy(), obsm={"X_pca": adata.X})
     found = sa.tl.edistance(mine, "group", "u", min_cells=2)
@@ -235,6 +254,7 @@ LOGGED = values(kinds=("counts", "reals", "nonfinite"), cells=(0, 14))
 MANY_GENES = values(cells=(0, 12), genes=(0, 12), kinds=("counts", "huge", "negative", "reals"))
 # For 14 values scatlas's sums are exact, scanpy's are not.
 LABELLED = values(kinds=("counts", "negative"), cells=(18, 40), genes=(1, 6))
+COUNTED = values(kinds=("counts", "huge", "negative", "reals", "nonfinite"), cells=(0, 40))
 CLOSE = {"rtol": 1e-6, "why": "scores are float32"}
 
 FUNCTIONS = {
@@ -271,6 +291,7 @@ FUNCTIONS = {
     "tl.annotate": Function(
         _annotate, _annotated, rtol=1e-5, why="log-normalised values are float32"
     ),
+    "tl.effects": Function(_effects, _no_counts, COUNTED),
     "tl.train_annotator": Function(_train, None, LABELLED),
     "tl.edistance": Function(
         _edistance, _edistances, rtol=1e-13, why="roundings of float64",

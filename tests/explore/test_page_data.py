@@ -212,6 +212,17 @@ def test_the_page_has_all_cells(made: Made):
         assert {k: v for k, v in zip(names, found, strict=True) if v} == dict(expected)
 
 
+def test_cells_of_unknown_type_are_called_so_and_are_no_level(tmp_path: Path):
+    cells = sample(60)
+    cells.obs["kind"] = cells.obs["kind_runner_up"] = cells.obs["leiden"]
+    cells.obs["kind_probability"] = 0.5
+    cells.obs["leiden"] = cells.obs["leiden"].cat.rename_categories({"3": "no value"})
+    page = make_page(tmp_path, cells, columns=["kind", "leiden", "plate"], n_genes=0).page
+    columns = json.loads(blocks_of(page)["meta"])["columns"]
+    assert [one.get("no_value") for one in columns] == ["unknown", "(no value)", None]
+    assert all(one.get("no_value") not in one["levels"] for one in columns)
+
+
 def test_long_levels_have_short_names_that_differ(made: Made):
     columns = {
         column["name"]: column for column in json.loads(blocks_of(made.page)["meta"])["columns"]

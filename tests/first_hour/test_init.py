@@ -474,9 +474,11 @@ def test_check_finds_the_columns_that_steps_would_miss(command: Command, tmp_pat
     )
     config.write_text(text + known)
     assert "is valid: 2 plates" in command("check")
+    Path("labels.tsv").unlink()
+    text = re.sub("min_genes: .*", "min_genes: 100000", text)
     config.write_text(
         re.sub("max_pct_mt: .*", "max_pct_mt: 0.15", text).replace("by: plate", "by: vial")
-        + "markers: {by: [leiden, cel_line]}\nintegrate: {key: [tissue]}\n"
+        + "labels: labels.tsv\nmarkers: {by: [leiden, cel_line]}\nintegrate: {key: [tissue]}\n"
         "pseudobulk: {by: [leiden, donor]}\nreport: {colors: [celltype]}\n"
         "subset: {by: [vial]}\nconsensus: {also: [MT-CO1, mt-co1]}\nby_gene: {genes: [Nope]}\n"
     )
@@ -486,7 +488,12 @@ def test_check_finds_the_columns_that_steps_would_miss(command: Command, tmp_pat
     columns = ", ".join(plate(1).obs.columns)
     which = "an obs column {!r}, which {} names; {}plate {} has {}"
     hints = ("did you mean cell_line? ",)
+    n_genes = plate(1).n_vars
+    few = f"has {n_genes:,} genes, so it would keep no cell: lower it"
     assert said == [
+        *(f"error: qc.min_genes is 100,000, but plate {name} {few}" for name in ("p1", "p2")),
+        "error: labels.tsv: there is no such table of labels: write it with scatlas label",
+    ] + [
         f"error: {how_many} {which.format(*rest)}"
         for how_many, *rest in (
             ("no plate has", "vial", "qc.by", "", "p1", f"{columns}, tissue"),

@@ -76,7 +76,6 @@ rule annotate:
         **requests("annotate", "small_plates"),
     params:
         annotators=ANNOTATORS_OPTION,
-        gene_names=GENE_NAMES_OPTION,
         code=code("annotate"),
         store=subpath(input.store, parent=True),
     message:
@@ -84,6 +83,6 @@ rule annotate:
     shell:
         f"{RUN}"
         " {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
-        " --qc {input.qc:q} {params.annotators} {params.gene_names}"
+        " --qc {input.qc:q} {params.annotators}"
         " --table {output.table:q}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"

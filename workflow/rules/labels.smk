@@ -14,7 +14,7 @@ if not CONFIG.annotate:
 for path in CONFIG.labels or []:
     if not Path(path).is_file():
         raise WorkflowError(
-            f"labels: {path}: there is no such table: write it with scatlas label"
+            f"labels: {path}: there is no such table of labels: write it with scatlas label"
         )
 
 

@@ -32,6 +32,7 @@ rule reference:
         # Snakemake compares the age of one file alone.
         stamp=lambda wildcards: stamp_of(CONFIG.atlas),
         obs=CONFIG.new_plates.obs,
+        votes=CONFIG.annotate.votes if CONFIG.annotate else [],
         n_reference=CONFIG.new_plates.n_reference,
         code=code("reference"),
     message:
@@ -39,6 +40,7 @@ rule reference:
     shell:
         f"{RUN}"
         " {input.script:q} --atlas {params.atlas:q} --obs {params.obs:q}"
+        " --votes {params.votes:q}"
         " --n-reference {params.n_reference} --reference {output.reference:q}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"
 
@@ -117,7 +119,7 @@ rule map_plate:
         max_missing_genes=CONFIG.new_plates.max_missing_genes,
         labels=plate_labels,
         annotators=(
-            f"{ANNOTATORS_OPTION} --key {shlex.quote(CONFIG.annotate.key)} {GENE_NAMES_OPTION}"
+            f"{ANNOTATORS_OPTION} --key {shlex.quote(CONFIG.annotate.key)}"
             if CONFIG.annotate
             else ""
         ),

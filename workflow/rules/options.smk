@@ -288,6 +288,7 @@ def report_options(wildcards):
         MARKERS_OPTION,
         result("--means", "markers.h5ad", CONFIG.markers.by),
         INTEGRATED_OPTION,
+        result("--effects", "effects.h5ad", CONFIG.effects),
         LABELS_OPTION,
     ]
     return " ".join(filter(None, words))

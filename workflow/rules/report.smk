@@ -33,6 +33,8 @@ rule report:
         means=[ancient(f"{OUT}/markers.h5ad")] if CONFIG.markers.by else [],
         integrate=[f"{OUT}/manifests/integrate.json"] if CONFIG.integrate else [],
         integrated=([ancient(f"{OUT}/integrated.h5ad")] if CONFIG.integrate else []),
+        effects_manifest=[f"{OUT}/manifests/effects.json"] if CONFIG.effects else [],
+        effects=[ancient(f"{OUT}/effects.h5ad")] if CONFIG.effects else [],
         opening=str(HERE / "workflow/report/workflow.rst"),
         captions=[
             str(path) for path in sorted((HERE / "workflow/report").glob("*.rst"))
@@ -94,6 +96,14 @@ rule report:
         doublet_rates=shown(
             "doublet_rates.tsv", "Cells", "Doublets (table)", CONFIG.doublets
         ),
+        effect_strength=shown(
+            "effect_strength.png", "Effects", "Genes by condition", CONFIG.effects
+        ),
+        # A folder: one picture for each of the strongest effects.
+        volcano=shown("volcano", "Effects", "Volcano plot {color}", CONFIG.effects),
+        strongest_effects=shown(
+            "strongest_effects.tsv", "Effects", "Genes (table)", CONFIG.effects
+        ),
         mixing=shown("mixing.tsv", "Integration", "Mixing (table)", CONFIG.integrate),
         integration=shown(
             "integration",
@@ -107,6 +117,7 @@ rule report:
             for name in (
                 *("cells_kept", "qc_violins", "hvg_overlap", "genes_by_plates"),
                 *("pca_scree", *(["doublets"] if CONFIG.doublets else [])),
+                *(["effect_strength"] if CONFIG.effects else []),
             )
             for ending in CONFIG.report.formats
             if ending != "png"

@@ -249,7 +249,8 @@ def vote(
     """The most frequent label of each cluster, by number (of equal ones the first; -1 for none).
 
     Columns: ``n_cells``, ``label``, ``share`` of all its cells, ``second``, ``second_share``,
-    ``unknown``, the share of cells without a label. Unknown cells are no label that could win.
+    ``unknown``, the share of cells without a label, and ``vote``, the label if it has as many cells
+    as are unknown, else -1.
     """
     chosen = clusters >= 0
     counts = np.zeros((n_clusters, n_labels + 1), dtype=np.int64)
@@ -260,6 +261,7 @@ def vote(
     sizes = np.take_along_axis(of_labels, order, axis=1)
     order = np.where(sizes > 0, order, _NO_LABEL)
     total = np.maximum(n_cells, 1)
+    wins = sizes[:, 0] >= counts[:, -1]
     return pd.DataFrame(
         {
             "n_cells": n_cells,
@@ -268,6 +270,7 @@ def vote(
             "second": order[:, 1],
             "second_share": sizes[:, 1] / total,
             "unknown": counts[:, -1] / total,
+            "vote": np.where(wins, order[:, 0], _NO_LABEL),
         }
     )
 

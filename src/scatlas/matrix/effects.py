@@ -16,7 +16,13 @@ import pandas as pd
 from scatlas.blocks.streaming import map_in_order
 from scatlas.errors import InputError
 from scatlas.matrix.effects_design import Design
-from scatlas.matrix.effects_moderation import Moderation, TrendLine, f_pvalues, lowess
+from scatlas.matrix.effects_moderation import (
+    Moderation,
+    TrendLine,
+    f_pvalues,
+    lowess,
+    n_discoveries,
+)
 from scatlas.matrix.effects_scaling import (
     LogScale,
     Scaling,
@@ -37,6 +43,8 @@ if TYPE_CHECKING:
 
 Method = Literal["voom", "trend"]
 METHODS = get_args(Method)
+N_CELLS = "n_obs_aggregated"  # as sa.get.aggregate names it
+_FDR = 0.05
 _MAX_NAMED = 5
 _ROWS_AT_ONCE = 64
 _TABLE_SIZE = 2**16
@@ -174,6 +182,19 @@ class Effects:
             change[:, block.genes], t[:, block.genes] = block.log2_fold_change, block.t
         return change, t
 
+    def summary(self, t: NDArray[Any]) -> pd.DataFrame:
+        """The conditions, with their degrees of freedom and numbers of genes, from all of t."""
+        table = self.conditions.assign(
+            df_residual=float(self.genes["df_residual"].max()),
+            df_prior=self.model.moderation.df_prior,
+            n_genes=np.isfinite(t).sum(axis=1),
+            n_significant=n_discoveries(t, self.genes["df"].to_numpy(), _FDR),
+        )
+        if N_CELLS in self.samples:
+            cells = self.samples.groupby("condition", observed=True)[N_CELLS].sum()
+            table.insert(2, "n_cells", cells[table.index].to_numpy())
+        return table
+
 
 def fit_effects(
     counts: NDArray[Any],
@@ -257,7 +278,7 @@ def _tested(
         )
     if not at.size:
         raise InputError(
-            f"no gene has {min_count:g} counts in enough of {len(conditions):,} pseudobulks: sum "
+            f"no gene has {min_count:g} counts in enough of {len(conditions):,} pseudobulks: use "
             "more cells, or set a lower min_count"
         )
     return at
@@ -402,7 +423,13 @@ class VoomWeights:
         for part in parts:
             count[part.genes] += equal.scale.offset[part.design.samples].mean()
         known = df > 0
-        return cls(equal, lowess(count[known], np.sqrt(np.sqrt(s2[known]))))
+        line = lowess(count[known], np.sqrt(np.sqrt(s2[known])))
+        if not (line.y > 0).all():
+            raise InputError(
+                "replicates do not differ, as where pseudobulks are copies of others: remove the "
+                "copies, or use method='trend'"
+            )
+        return cls(equal, line)
 
     def of_design(self, design: Design, genes: Ints) -> tuple[Floats, Floats]:
         e, ones = self.equal.of_design(design, genes)
@@ -414,8 +441,9 @@ class VoomWeights:
     def of_singles(self, samples: Ints, genes: Ints) -> tuple[Floats, Floats]:
         # What the model predicts for a sample that alone is a condition is its own count.
         y = take_counts(self.equal.counts, samples, self.equal.genes[genes])
-        if y.dtype.kind in "iu" and y.max(initial=0) < _TABLE_SIZE:
-            logs, variance = (np.take(table, y) for table in self._tables)
+        whole = y.astype(np.int64)
+        if whole.max(initial=0) < _TABLE_SIZE and (whole == y).all():
+            logs, variance = (np.take(table, whole) for table in self._tables)
         else:
             logs = np.log2(y.astype(np.float64) + 0.5)
             variance = self._variance(logs)

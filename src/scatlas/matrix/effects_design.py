@@ -136,7 +136,8 @@ class Design:
         diagonal = np.arange(shape[1])
         system[:, diagonal, diagonal] += table.sum(axis=1)
         right = (table * (table_means - centres[:, :, None])).sum(axis=1)
-        inverse = np.linalg.inv(_take(_take(system, self.free), self.free, 2)).astype(np.float64)
+        system = _take(_take(system, self.free), self.free, 2)
+        inverse = np.asarray(np.linalg.inv(system), np.float64)
         kept = np.zeros((len(values), shape[1]))
         kept[:, self.free] = np.matmul(inverse, _take(right, self.free)[:, :, None])[:, :, 0]
         eliminated = centres - (shares * kept[:, None]).sum(axis=2)

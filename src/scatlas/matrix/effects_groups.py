@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from scatlas import columns
 from scatlas.errors import InputError
+from scatlas.matrix.effects import N_CELLS as N_CELLS
 from scatlas.matrix.effects import fit_effects
-from scatlas.matrix.effects_moderation import n_discoveries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from scatlas.matrix.effects import Effects
 
-N_CELLS = "n_obs_aggregated"  # as sa.get.aggregate names it
-_FDR = 0.05
+COLUMNS = (
+    *("n_replicates", "n_controls", "n_cells", "df_residual", "df_prior", "n_genes"),
+    *("n_significant", "model"),
+)
 # Texts that readers of tables take for a gap.
 _NO_NAMES = ("", "NA", "NaN", "nan", "None", "<NA>")
 logger = logging.getLogger(__name__)
@@ -48,24 +51,26 @@ def label_samples(
 
 def _labels(obs: pd.DataFrame, names: dict[str, str]) -> pd.DataFrame:
     table = pd.DataFrame(index=obs.index)
-    for option, name in names.items():
+    for key, name in names.items():
+        option = key.split()[0]
         columns.check_groups(columns.get_column(obs, name, option), option)
         labels = columns.get_labels(obs, name, option).remove_unused_categories()
-        labels = labels.rename_categories([str(label) for label in labels.categories])
-        if bad := [label for label in labels.categories if label in _NO_NAMES]:
+        texts = Counter(str(label) for label in labels.categories)
+        if bad := [text for text in texts if text in _NO_NAMES or texts[text] > 1]:
             raise InputError(
-                f"obs[{name!r}] ({option}) has the label {bad[0]!r}, which tables read as a gap: "
-                "rename it"
+                f"obs[{name!r}] ({option}) has the label {bad[0]!r}, which tables read as a gap or "
+                "as another label: rename it"
             )
+        labels = labels.rename_categories([*texts])
         gaps = int((labels.codes < 0).sum())
-        if gaps and not option.startswith("within"):
+        if gaps and option != "within":
             raise InputError(
-                f"obs[{name!r}] ({option}) has no value in {gaps:,} of {len(obs):,} rows: fill "
-                "them, or leave these rows out"
+                f"obs[{name!r}] ({option}) has no value in {gaps:,} of {len(obs):,} rows: "
+                "leave them out, or give them one"
             )
         if gaps:
             logger.warning("%d rows have no value of %s and are left out", gaps, name)
-        table[option] = pd.Categorical(labels)
+        table[key] = pd.Categorical(labels)
     return table
 
 
@@ -73,8 +78,8 @@ def _check_control(control: str, labels: pd.Series, name: str) -> None:
     """Refuse a control that is no label."""
     there = list(labels.cat.categories)
     if control not in there:
-        near = get_close_matches(control, there, 1) or there[:1]
-        raise InputError(f"obs[{name!r}] has no control {control!r}: try {', '.join(near)!r}")
+        near = get_close_matches(control, there, 1, 0) or ["a column with values"]
+        raise InputError(f"obs[{name!r}] has no control {control!r}: try {near[0]!r}")
 
 
 def drop_small(samples: pd.DataFrame, min_cells: int) -> tuple[pd.DataFrame, list[tuple[str, ...]]]:
@@ -103,17 +108,7 @@ class GroupEffects(NamedTuple):
     @classmethod
     def of(cls, key: tuple[str, ...], found: Effects) -> GroupEffects:
         change, t = found.to_memory()
-        df = found.genes["df"].to_numpy()
-        table = found.conditions.assign(
-            df_residual=float(found.genes["df_residual"].max()),
-            df_prior=found.model.moderation.df_prior,
-            n_genes=np.isfinite(t).sum(axis=1),
-            n_significant=[n_discoveries(row, df, _FDR) for row in t],
-        )
-        if N_CELLS in found.samples:
-            cells = found.samples.groupby("condition", observed=True)[N_CELLS].sum()
-            table.insert(2, "n_cells", cells[table.index].to_numpy())
-        return cls(key, table, found.genes, found.samples, change, t)
+        return cls(key, found.summary(t), found.genes, found.samples, change, t)
 
     def table(self, within: Sequence[str], condition: str) -> pd.DataFrame:
         """The conditions, with the labels of the group."""

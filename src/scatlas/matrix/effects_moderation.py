@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from scatlas.compute.threads import blas_on_one_thread
 from scatlas.matrix.rank_statistics import adjust_pvalues
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def lowess(x: Floats, y: Floats, span: float = 0.5) -> TrendLine:
         line = TrendLine(x[at], np.array(fits))
         rest = np.abs(y - line(x))
         scale = 6 * np.median(rest)
-        if turn == _TURNS or scale < 1e-7 * rest.mean():
+        if turn == _TURNS or scale <= 1e-7 * rest.mean():
             break
         trust = np.where(rest > _NEAR * scale, (1 - (rest / scale) ** 2) ** 2, 1.0)
         trust[rest > (1 - _NEAR) * scale] = 0
@@ -147,7 +148,8 @@ def _fit_prior(s2: Floats, df: Floats, level: Floats | None) -> tuple[Floats, fl
     e = np.log(x) - digamma(d / 2) + np.log(d / 2)
     mean, n_used = np.full(s2.size, e.mean()), 1
     if level is not None and (curves := _natural_curves(level[known], level)).shape[1] > 1:
-        fit = np.linalg.lstsq(curves[known], e, rcond=None)[0]
+        with blas_on_one_thread():
+            fit = np.linalg.lstsq(curves[known], e, rcond=None)[0]
         mean, n_used = (curves * fit).sum(axis=1), curves.shape[1]
     excess = ((e - mean[known]) ** 2).sum() / (x.size - n_used) - polygamma(1, d / 2).mean()
     if excess > 0:
@@ -209,17 +211,28 @@ def false_discovery_rates(p: Floats) -> Floats:
     return out
 
 
-def n_discoveries(t: NDArray[np.floating], df: Floats, fdr: float = 0.05) -> int:
-    """Genes of one condition that Benjamini and Hochberg's rule keeps at a false discovery rate."""
+def n_discoveries(t: NDArray[np.floating], df: Floats, fdr: float = 0.05) -> NDArray[np.int64]:
+    """Genes of each condition, of ``t [conditions, genes]``, that Benjamini and Hochberg's rule
+    keeps at a false discovery rate.
+    """
     from scipy.special import stdtrit
 
-    # Only p-values up to the rate can be among them, which few are: the others take the time.
-    tested = np.isfinite(t)
-    t, df = t[tested], df[tested]
-    candidates = np.abs(t) >= np.broadcast_to(stdtrit(df, 1 - fdr / 2) * (1 - 1e-6), t.shape)
-    p = np.sort(t_pvalues(t[candidates], df[candidates]))
-    passed = np.flatnonzero(p <= fdr * np.arange(1, p.size + 1) / t.size)
-    return int(passed[-1]) + 1 if passed.size else 0
+    known, df_at = np.unique(df, return_inverse=True)
+
+    def bound(p: float) -> Floats:
+        return stdtrit(known, 1 - p / 2) * (1 - 1e-6)
+
+    out, first = np.zeros(len(t), np.int64), bound(fdr)[df_at]
+    for i, row in enumerate(t):
+        n_tests, size = max(int(np.isfinite(row).sum()), 1), np.abs(row)
+        # If n p-values are below a limit, those that count are below fdr * n / n_tests: few are
+        # left, of which the p-values take time.
+        at = np.flatnonzero(size >= first)
+        at = at[size[at] >= bound(fdr * at.size / n_tests)[df_at[at]]]
+        p = np.sort(t_pvalues(row[at], df[at]))
+        passed = np.flatnonzero(p <= fdr * np.arange(1, p.size + 1) / n_tests)
+        out[i] = passed[-1] + 1 if passed.size else 0
+    return out
 
 
 def log_odds(t: Floats, unscaled: Floats, df_total: Floats, moderation: Moderation) -> Floats:

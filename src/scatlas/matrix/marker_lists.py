@@ -80,8 +80,8 @@ def vote_by_scores(
     the cells, from ``[n_clusters, n_lists]``: sums of stored scores, cells that have one, and cells
     of which the list is the best.
 
-    A list wins by the highest mean score, if random genes would reach it in 5% of clusters, in any
-    of the lists, and if no other list is the best of more cells. Else it is the second label.
+    A list gets the vote by the highest mean score, if random genes would reach it in 5% of
+    clusters, in any of the lists, and if no other list is the best of more cells.
     """
     means = np.divide(sums, n_cells * SCALE, where=n_cells > 0, out=np.full(sums.shape, -np.inf))
     totals = n_best.sum(axis=1)
@@ -93,9 +93,6 @@ def vote_by_scores(
     is_known = scores[:, 0] >= norm.isf(_ALPHA / sums.shape[1])
     is_known &= parts[:, 0] >= shares.max(axis=1)
     order = np.where(np.isfinite(scores), order, -1)
-    # Of an unknown cluster the best list is the second name.
-    for some, none in ((order, -1), (parts, 0.0), (scores, np.nan)):
-        some[~is_known] = np.column_stack([np.full((~is_known).sum(), none), some[~is_known, 0]])
     return pd.DataFrame(
         {
             "n_cells": totals.astype(np.int64),
@@ -106,5 +103,6 @@ def vote_by_scores(
             "unknown": 1.0 - is_known,
             "score": scores[:, 0],
             "second_score": scores[:, 1],
+            "vote": np.where(is_known, order[:, 0], -1),
         }
     )

@@ -50,6 +50,7 @@ def train(
     groups: pd.Categorical | None = None,
     coarser: Mapping[str, pd.Categorical] | None = None,
     ontology_ids: pd.Categorical | None = None,
+    shared: NDArray[np.int64] | None = None,
     n_genes: int = 3000,
     max_cells: int = 1000,
     random_state: int = 0,
@@ -72,6 +73,8 @@ def train(
         Further columns of types, from the coarsest; each label has one name in each.
     ontology_ids
         Id of each cell's type; each label has one.
+    shared
+        Positions of the genes to learn from; all others count in the totals of the cells alone.
     n_genes
         Genes that differ most between the types: variance of a type's means over that within types.
     max_cells
@@ -81,14 +84,13 @@ def train(
     source
         Name of `x` in errors.
     """
-    names = pd.Index(names).astype(str)
-    all_labels, codes = _codes_of(labels, source)
-    levels = {name: _one_each(labels, column, name) for name, column in (coarser or {}).items()}
-    ids = None if ontology_ids is None else _one_each(labels, ontology_ids, "ontology ids")
+    shared = np.arange(x.shape[1]) if shared is None else shared
+    names = pd.Index(names).astype(str)[shared]
+    all_labels, codes, levels, ids = check_types(labels, coarser, ontology_ids, source)
     group_codes = np.zeros(codes.size, np.int64) if groups is None else groups.codes.astype(int)
     rng = np.random.default_rng(random_state)
     chosen, folds, rank = _choose(codes, group_codes, max_cells, rng)
-    values, codes = _values_of(x, chosen, source), codes[chosen]
+    values, codes = _values_of(x, chosen, shared, source), codes[chosen]
     sizes = np.bincount(codes)
 
     kinds = SumKinds(sums=True, squares=True, nonzero=False)
@@ -112,8 +114,8 @@ def train(
         coef[-1] + centre @ coef[:-1],
         mean,
         scale,
-        coarser={name: [str(value) for value in values] for name, values in levels.items()},
-        ontology_ids=None if ids is None else [str(value) for value in ids],
+        coarser=levels,
+        ontology_ids=ids,
     )
     return _calibrated(
         annotator,
@@ -131,8 +133,15 @@ def train(
     )
 
 
-def _codes_of(labels: pd.Categorical, source: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Names in order, and the number of each cell's, -1 for none."""
+def check_types(
+    labels: pd.Categorical,
+    coarser: Mapping[str, pd.Categorical] | None,
+    ontology_ids: pd.Categorical | None,
+    source: str,
+) -> tuple[NDArray[Any], NDArray[np.int64], dict[str, list[str]], list[str] | None]:
+    """Names of the types in order, the number of each cell's, -1 for none, and of each type its
+    coarser ones and its id.
+    """
     if labels.isna().all():
         raise InputError(f"{source}: no cell has a label: name another column")
     labels = labels.remove_unused_categories()
@@ -146,14 +155,22 @@ def _codes_of(labels: pd.Categorical, source: str) -> tuple[NDArray[Any], NDArra
             f"{source}: all labelled cells are {all_labels[0]!r}: add cells of another type"
         )
     if (few := np.flatnonzero(sizes < _MIN_CELLS)).size:
+        n = int(sizes[few[0]])
         raise InputError(
-            f"{source}: label {str(all_labels[few[0]])!r} has {sizes[few[0]]} cells, too few to "
+            f"{source}: label {str(all_labels[few[0]])!r} has {n} cell{'s' * (n != 1)}, too few to "
             f"learn from ({_MIN_CELLS}): join it with another, or leave its cells without a label"
         )
-    return all_labels, codes
+    levels = {
+        name: _one_each(labels, column, f"{source}: {name}")
+        for name, column in (coarser or {}).items()
+    }
+    ids = None
+    if ontology_ids is not None:
+        ids = _one_each(labels, ontology_ids, f"{source}: ontology ids")
+    return all_labels, codes, levels, ids
 
 
-def _one_each(labels: pd.Categorical, column: pd.Categorical, name: str) -> list[Any]:
+def _one_each(labels: pd.Categorical, column: pd.Categorical, name: str) -> list[str]:
     """The value of each label in another column, in the order of the labels' names."""
     pairs = pd.DataFrame({"label": labels.astype(str), "value": column})[~labels.isna()]
     found = pairs.dropna().drop_duplicates().sort_values(["label", "value"])
@@ -165,7 +182,7 @@ def _one_each(labels: pd.Categorical, column: pd.Categorical, name: str) -> list
     missing = sorted(set(pairs["label"]) - set(found["label"]))
     if missing:
         raise InputError(f"{name}: label {missing[0]!r} has none: fill it in for all labels")
-    return found["value"].tolist()
+    return found["value"].astype(str).tolist()
 
 
 def _choose(
@@ -191,9 +208,8 @@ def _choose(
     return chosen, fold.to_numpy(np.int64), cells["rank"].to_numpy()
 
 
-def _values_of(x: Any, chosen: NDArray[np.bool_], source: str) -> Any:
-    """Log-normalised values of the chosen cells and all genes, lazy for a Dask matrix."""
-    genes = np.arange(x.shape[1])
+def _values_of(x: Any, chosen: NDArray[np.bool_], genes: NDArray[np.int64], source: str) -> Any:
+    """Log-normalised values of the chosen cells and genes, lazy for a Dask matrix."""
 
     def of_block(block: Any, keep: NDArray[np.bool_]) -> Any:
         return log_normalised(block, keep, genes, source)[0]
@@ -206,7 +222,8 @@ def _values_of(x: Any, chosen: NDArray[np.bool_], source: str) -> Any:
         in_blocks[rows] = chosen[rows].any()
     x, chosen = blocks.select_rows(x, in_blocks), chosen[in_blocks]
     n_rows = tuple(int(np.count_nonzero(chosen[rows])) for rows in blocks.row_slices(x))
-    return blocks.map_blocks(of_block, x, chosen, dtype=scaled_dtype(x.dtype), row_chunks=n_rows)
+    dtype, n_vars = scaled_dtype(x.dtype), genes.size
+    return blocks.map_blocks(of_block, x, chosen, dtype=dtype, row_chunks=n_rows, n_vars=n_vars)
 
 
 def _genes_that_differ(

@@ -99,7 +99,7 @@ def unknown_shares(clusters: pd.Series, plates: pd.Series, *, whole: float) -> F
         There is no plate or no cluster.
     """
     if clusters.empty or plates.empty:
-        raise InputError("there is no plate or no cluster to draw: give the share of at least one")
+        raise InputError("there is no share of unknown cells to draw: give at least one of each")
     few = (clusters, _NAMED_CLUSTERS), (plates, MANY_PLATES)
     # Names have 0.11 inches at least, which a line of 7 points takes.
     made = figure(1.0 + max(5.4, 0.11 * min(len(clusters), _NAMED_CLUSTERS)), 6.4)

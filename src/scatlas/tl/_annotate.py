@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from scatlas import blocks, columns, elements
 from scatlas._util.numbers import whole_number
-from scatlas.io.products.annotators import Annotator, read_annotator
-from scatlas.io.products.celltypist_models import convert_celltypist
+from scatlas.io.products.annotators import Annotator
+from scatlas.io.products.celltypist_models import read_model
 from scatlas.matrix.annotate import annotate_values, categorical, columns_of_answers, vote
 from scatlas.matrix.train_annotator import train
 
@@ -150,7 +149,8 @@ def annotate(
     ``cell_type_ontology_term_id`` : categorical
         If the model has ids.
     ``cell_type_vote`` : categorical
-        With ``clusters``: the type of most cells of the cell's cluster; missing if none is known.
+        With ``clusters``: the most frequent type of the cell's cluster; missing if more of the
+        cluster's cells are unknown.
 
     Raises
     ------
@@ -163,7 +163,7 @@ def annotate(
     C. Domínguez Conde et al., Science 376 (2022). Reference implementation: celltypist 1.7.1,
     ``classifier.py``.
     """
-    annotator = model if isinstance(model, Annotator) else _read_model(Path(model))
+    annotator = model if isinstance(model, Annotator) else read_model(Path(model))
     table = elements.get_table(adata, "obs")
     known = None if clusters is None else columns.get_labels(table, clusters, "clusters")
     answers = annotate_values(
@@ -177,16 +177,7 @@ def annotate(
         adata.obs[name] = column
     if known is not None:
         sizes = annotator.labels.size, len(known.categories)
-        winners = vote(answers.codes, known.codes, *sizes)["label"].to_numpy()
+        winners = vote(answers.codes, known.codes, *sizes)["vote"].to_numpy()
         codes = np.append(winners, -1)[known.codes]
         adata.obs[f"{key_added}_vote"] = categorical(codes, annotator.labels)
     return adata if copy else None
-
-
-def _read_model(path: Path) -> Annotator:
-    if path.suffix != ".pkl":
-        return read_annotator(path)
-    with TemporaryDirectory() as folder:
-        converted = Path(folder) / "model.h5ad"
-        convert_celltypist(path, converted)
-        return read_annotator(converted)

@@ -12,7 +12,14 @@ from scatlas._util.numbers import check_positive, whole_number
 from scatlas.errors import InputError
 from scatlas.get import aggregate_cells
 from scatlas.matrix.effects import METHODS
-from scatlas.matrix.effects_groups import N_CELLS, as_obs, drop_small, fit_groups, label_samples
+from scatlas.matrix.effects_groups import (
+    COLUMNS,
+    N_CELLS,
+    as_obs,
+    drop_small,
+    fit_groups,
+    label_samples,
+)
 from scatlas.matrix.effects_scaling import SCALINGS
 
 if TYPE_CHECKING:
@@ -70,8 +77,8 @@ def effects(
         Column with plates or batches, whose effects are removed.
     method
         ``"voom"``: each value has a weight, by the count that is expected. ``"trend"``: all have
-        the same, and the prior of the variances follows the mean; quicker, for pseudobulks of
-        similar size.
+        the same, and the prior of the variances follows the mean: only for pseudobulks of similar
+        size and many counts, as others give too small p-values.
     scaling
         Factors of the library sizes: ``"tmm"``, ``"upper_quartile"`` or ``"none"``.
     min_cells
@@ -113,10 +120,12 @@ def effects(
     Law et al. 2014 (voom), Smyth 2004 (moderated t), Robinson and Oshlack 2010 (TMM). Contrasts are
     fitted exactly, where limma's ``contrasts.fit`` is not with weights; ``docs/differences.md``.
     """
-    _check_options(method, scaling, min_count, min_total_count)
+    _check_options(adata.var_names, method, scaling, min_count, min_total_count)
     within = [] if within is None else list(dict.fromkeys(columns.as_names(within, "within")))
     obs = elements.get_table(adata, "obs")
     table = label_samples(obs, condition, control, within, replicate, block)
+    if taken := {condition, *within}.intersection(COLUMNS):
+        raise InputError(f"the result has a column {min(taken)!r}, too: rename that of obs")
     given = {"condition": condition}
     given |= {"block": block} if block is not None else {}
     given |= {"replicate": replicate} if replicate is not None else {}
@@ -127,17 +136,21 @@ def effects(
     models = [*fit_groups(samples, counts.__getitem__, adata.var_names, few, **options)]
     if not models:
         raise InputError(
-            f"no value of {', '.join(within)} has effects of {condition}; the first: {few[-1][-1]}"
+            f"no value of {', '.join(within)} has effects of {condition}; the last: {few[-1][-1]}"
         )
     left_out = pd.DataFrame(few, columns=[*within, "condition", "sample", "reason"], dtype=object)
     uns = {**options, **given, "left_out": left_out}
     return _as_anndata(models, adata.var_names, within, condition, uns)
 
 
-def _check_options(method: Any, scaling: Any, min_count: Any, min_total_count: Any) -> None:
+def _check_options(
+    genes: pd.Index, method: Any, scaling: Any, min_count: Any, min_total_count: Any
+) -> None:
     for value, name, known in ((method, "method", METHODS), (scaling, "scaling", SCALINGS)):
         if value not in known:
             raise InputError(f"{name}={value!r} is unknown: use one of {', '.join(known)}")
+    if not genes.is_unique:
+        raise InputError("names of genes occur twice: call adata.var_names_make_unique() first")
     check_positive(min_count, "min_count")
     check_positive(min_total_count, "min_total_count")
 

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from natsort import natsorted
 
+from scatlas.columns import known_names
 from scatlas.errors import InputError
 from scatlas.io import atomic_path, read_annotator, read_cells
 from scatlas.io.products.annotators import Annotator, check_labels
@@ -32,25 +32,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from scatlas.workflow.config.sections import Annotate
     from scatlas.workflow.labels import Clusters
 
 # What is stored of a cell; its margin and fit have decided its level.
 _STORED = ("codes", "level", "best", "runner_up", "probability")
 UNKNOWN = "unknown"
 _N_GENES = 10
-
-
-def check_columns(path: str, wanted: Annotate, there: list[str]) -> None:
-    """Refuse labelled cells that lack an obs column."""
-    for name in wanted.columns_of_cells:
-        if name not in there:
-            close = get_close_matches(name, there, 1)
-            hint = f"did you mean {close[0]}? " if close else ""
-            raise InputError(
-                f"{path} has no obs column {name!r}, which annotate names; {hint}it has "
-                f"{', '.join(there) or 'none'}"
-            )
 
 
 def read_marker_lists(path: Path) -> Annotator:
@@ -93,28 +80,20 @@ def read_marker_lists(path: Path) -> Annotator:
     )
 
 
-def names_for(annotator: Annotator, var: pd.DataFrame, gene_names: str | None) -> pd.Index:
-    """Names of a plate's genes: those of which the classifier knows more."""
-    known = pd.Index(annotator.genes.astype(str))
-    names = [pd.Index(var.index.astype(str))]
-    if gene_names in var:
-        names.append(pd.Index(var[gene_names].astype(str)))
-    return max(names, key=lambda some: int(known.isin(some).sum()))
-
-
 def types_of_cells(
     x: Any,
     var: pd.DataFrame,
     keep: NDArray[np.bool_],
     annotators: Mapping[str, Path],
     key: str,
-    gene_names: str | None,
 ) -> dict[str, pd.Categorical | NDArray[Any]]:
     """obs columns of the kept cells of a plate, without votes of clusters."""
     columns: dict[str, pd.Categorical | NDArray[Any]] = {}
     for number, (source, path) in enumerate(annotators.items()):
         annotator = read_annotator(path)
-        names = names_for(annotator, var, gene_names)
+        if annotator.link == "lists":
+            continue  # its columns are of clusters
+        names = known_names(var, pd.Index(annotator.genes))
         answers = annotate_values(x, names, annotator, keep=keep, source="the plate's counts")
         columns |= columns_of_answers(answers, annotator, f"{key}_{source}" if number else key)
     return columns
@@ -189,7 +168,7 @@ def join_annotations(
             votes = vote(answers.codes, of_cells, annotator.labels.size, len(clusters.names))
         shown = votes_of(votes, annotator, clusters)
         by_cluster.append(shown.assign(source=source))
-        won = shown.set_index("leiden")["name"].reindex(clusters.names).replace("", None)
+        won = shown.set_index("leiden")["vote"].reindex(clusters.names).replace("", None)
         of_clusters = categorical(of_cells, won.to_numpy(object))
         columns[name if annotator.link == "lists" else f"{name}_vote"] = of_clusters
         by_plate.append(_shares_by_plate(columns[name], sizes).assign(source=source))
@@ -218,14 +197,15 @@ def _with_unknown(values: pd.Series) -> pd.Categorical:
 
 
 def votes_of(table: pd.DataFrame, annotator: Annotator, clusters: Clusters) -> pd.DataFrame:
-    """Of each cluster the type that won, its share of the cells, the second one, what is unknown,
-    and the mean scores by lists of marker genes.
+    """Of each cluster its vote, the best type with its share of the cells, the second one, what is
+    unknown, and the mean scores by lists of marker genes.
     """
     names = np.append(annotator.labels.astype(object), "")
     shown = pd.DataFrame(
         {
             "leiden": clusters.names,
             "n_cells": table["n_cells"],
+            "vote": names[table["vote"]],
             "name": names[table["label"]],
             "share": table["share"].round(4),
             "second name": names[table["second"]],

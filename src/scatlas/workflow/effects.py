@@ -14,8 +14,7 @@ from anndata.io import sparse_dataset
 
 from scatlas.io.files.hdf5_writing import write_element
 from scatlas.matrix.effects_groups import as_obs
-from scatlas.matrix.effects_moderation import t_pvalues
-from scatlas.matrix.rank_statistics import adjust_pvalues
+from scatlas.matrix.effects_moderation import false_discovery_rates, t_pvalues
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -155,11 +154,9 @@ def _long(
     }
     if p_values:
         p = t_pvalues(own.astype(np.float64), df[gene])
-        fdr = np.empty(p.size)
         ends = np.searchsorted(row, np.arange(len(table) + 1))
-        for lo, hi in pairwise(ends):
-            fdr[lo:hi] = adjust_pvalues(p[lo:hi], "benjamini-hochberg")
+        fdr = [false_discovery_rates(p[lo:hi]) for lo, hi in pairwise(ends)]
         with np.errstate(invalid="ignore"):
             part["standard_error"] = part["log2_fold_change"] / own
-        part |= {"p_value": p, "fdr": fdr}
+        part |= {"p_value": p, "fdr": np.concatenate(fdr)}
     return part

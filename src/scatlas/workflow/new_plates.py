@@ -136,10 +136,11 @@ def check_new_plates(config: Config, plates: Sequence[Plate], atlas: FinishedAtl
                 f"{config.plates.place}: new_plates.obs has {name!r}, so the step map_plate writes "
                 f"a column {min(taken)!r} for each cell: rename that column of the sheet"
             )
-    if config.annotate and config.annotate.key in config.new_plates.obs:
+    types = config.annotate.columns if config.annotate else []
+    if twice := next((name for name in types if name in config.new_plates.obs), None):
         raise ConfigError(
-            f"new_plates.obs has {config.annotate.key!r}, which new cells get by the classifier of "
-            "their atlas: remove it there"
+            f"new_plates.obs has {twice!r}, which new cells get by the classifier of their atlas: "
+            "remove it there"
         )
     if config.address:
         raise ConfigError(

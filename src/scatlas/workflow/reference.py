@@ -78,7 +78,8 @@ _FACTS = "new_plates"
 
 class Reference(NamedTuple):
     """A reference as read from its file: genes and projection, the sampled cells with their map,
-    and the dtype of each column of labels. Neighbours are found on ``n_pcs`` components.
+    the dtype of each column of labels, and columns of each cluster. Neighbours are found on
+    ``n_pcs`` components.
     """
 
     var: pd.DataFrame
@@ -86,6 +87,7 @@ class Reference(NamedTuple):
     cells: ReferenceMap
     n_pcs: int
     labels: dict[str, pd.CategoricalDtype]
+    votes: pd.DataFrame
     n_leading: int
 
 
@@ -99,6 +101,7 @@ def write_reference(
     n_neighbors: int,
     seed: int,
     variance: pd.DataFrame,
+    votes: pd.DataFrame,
     n_leading: int,
 ) -> None:
     """Write a reference; atomic. ``cells`` are the sampled ones without X: ``obs`` with ``plate``
@@ -125,7 +128,7 @@ def write_reference(
         var=cells.var,
         obsm=dict(cells.obsm),
         varm={"PCs": projection.PCs},
-        uns={"umap": umap, _FACTS: facts, "variance": variance},
+        uns={"umap": umap, _FACTS: facts, "variance": variance, "votes": votes},
     )
     with atomic_path(path) as partial:
         write_h5ad(partial, out)
@@ -153,5 +156,5 @@ def read_reference(path: Path) -> Reference:
     )
     projection = Projection(np.asarray(stored.varm["PCs"]), facts["offset"], scale)
     labels = {name: column.dtype for name, column in columns.items()}
-    n_leading = int(facts["n_leading"])
-    return Reference(stored.var, projection, cells, x_pca.shape[1], labels, n_leading)
+    known = labels, stored.uns["votes"], int(facts["n_leading"])
+    return Reference(stored.var, projection, cells, x_pca.shape[1], *known)

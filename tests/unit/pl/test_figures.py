@@ -391,7 +391,7 @@ def test_shares_of_unknown_cells_have_the_names_of_the_highest() -> None:
     (text,) = many.texts
     assert text.get_text().split("\n")[:2] == ["c199  100%", "c198  99%"]
     assert text.get_text().count("\n") == 7
-    with pytest.raises(InputError, match="no plate or no cluster"):
+    with pytest.raises(InputError, match="no share of unknown cells"):
         pl.unknown_shares(shares, shares[:0], whole=0)
 
 
@@ -472,7 +472,7 @@ def test_missing_values_are_grey() -> None:
 
 
 def test_cells_of_unknown_type_are_called_so(tmp_path) -> None:
-    """In columns that stand beside their probability, of a file, too; never as one of the types."""
+    """In columns with a column of their probability, of a file, too; never as one of the types."""
     adata = mapped(100, 3)
     adata.obs["kind"] = adata.obs["kind_coarse"] = adata.obs["line"].where(np.arange(100) > 9)
     adata.obs["kind_probability"], adata.obs["kind_runner_up"] = 0.5, adata.obs["line"]

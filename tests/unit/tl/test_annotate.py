@@ -19,7 +19,7 @@ from scatlas.errors import InputError
 from scatlas.io.products.annotators import Annotator, check_labels
 from scatlas.matrix.annotate import Scorer, annotate_values, answers_of_scores, shared_genes, vote
 from scatlas.matrix.logistic import LogisticCells, fit
-from scatlas.matrix.train_annotator import macro_f1
+from scatlas.matrix.train_annotator import macro_f1, train
 
 MODELS = ("binary", "multi", "sgd", "mini_batch", "balanced", "selected", "no_mean")
 N_GENES = 300
@@ -162,6 +162,7 @@ def test_votes_leave_the_unknown_out():
     np.testing.assert_allclose(table["share"], [2 / 6, 0.5, 0, 0])
     np.testing.assert_allclose(table["unknown"], [0.5, 0, 1, 0])
     assert table["n_cells"].tolist() == [6, 2, 1, 0]
+    assert table["vote"].tolist() == [-1, 0, -1, -1]  # more are unknown than have the first type
 
 
 # -- training ------------------------------------------------------------------------------------
@@ -243,6 +244,14 @@ def test_without_groups_and_with_rare_types(reference):
         assert model.labels.tolist() == ["NK", "T CD4", "T CD8"]
         assert model.record["cells_per_label"] == {"NK": 12, "T CD4": 60, "T CD8": 60}
         assert model.record["n_groups"] == (3 if groups else 0)
+
+
+def test_other_genes_count_in_the_totals_alone(reference):
+    shared, labels = np.arange(0, N_GENES, 2), pd.Categorical(reference.obs["type"])
+    model = train(reference.X, reference.var_names, labels, shared=shared, max_cells=10**6)
+    assert set(model.genes) <= set(GENES[shared])
+    means = logged(reference)[:, model.genes].X.mean(axis=0)
+    np.testing.assert_allclose(model.mean, np.asarray(means).ravel(), rtol=1e-5)
 
 
 def test_centred_descent_ends_at_the_same_optimum(rng):

@@ -11,13 +11,14 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from scatlas.errors import InputError
 from scatlas.io.files.atomic import atomic_path
-from scatlas.io.products.annotators import Annotator, write_annotator
+from scatlas.io.products.annotators import Annotator, read_annotator, write_annotator
 
 _ARRAYS = ("numpy.core.multiarray", "numpy._core.multiarray")
 _NUMBERS = ("numpy.core.numeric", "numpy._core.numeric")
@@ -71,6 +72,16 @@ def convert_celltypist(model: Path, out: Path) -> None:
                 f"{model} is no CellTypist model: {reason}: give the .pkl of celltypist, or an "
                 "h5ad of train_annotator"
             )
+
+
+def read_model(path: Path) -> Annotator:
+    """An annotator from its file, or from the CellTypist model (``.pkl``) at the path."""
+    if path.suffix != ".pkl":
+        return read_annotator(path)
+    with TemporaryDirectory() as folder:
+        converted = Path(folder) / "model.h5ad"
+        convert_celltypist(path, converted)
+        return read_annotator(converted)
 
 
 def _read(path: Path) -> Annotator:

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from scatlas.columns import close_names, gene_positions
+from scatlas.columns import close_names, gene_positions, known_names
 from scatlas.errors import InputError, ScatlasError
 from scatlas.io import METRICS
 from scatlas.io.chunks.encoded_text import EncodedText
@@ -19,7 +19,7 @@ from scatlas.workflow.command_line import DONE, PROBLEM, Problem, say, say_json
 from scatlas.workflow.command_line.run import plan
 from scatlas.workflow.config.loading import read_project
 from scatlas.workflow.config.plate_sheet import DEMO_FOLDER, WRITTEN_COLUMNS
-from scatlas.workflow.config.sections import Annotate, Config
+from scatlas.workflow.config.sections import Config
 from scatlas.workflow.config.values import query_columns
 from scatlas.workflow.integrity import edited_results
 
@@ -118,8 +118,10 @@ def check(config_file: Path, *, as_json: bool = False) -> int:
     controls = Controls(config)
     problems = list(_problems_of_plates(config, plates, cells, columns, genes, controls))
     errors, left_out = ([], problems) if config.plates.skips else (problems, [])
-    errors += [*bad_table, *_problems_of_types(config, plates, columns)]
-    said = dict([*columns.sentences(), *genes.sentences(len(plates))])
+    good = [plate for plate in plates if plate.plate not in {bad.plate for bad in problems}]
+    errors += [*bad_table, *_problems_of_types(config, good, columns)]
+    n_opened = 1 if config.plates.by else len(plates)
+    said = dict([*columns.sentences(n_opened), *genes.sentences(len(plates))])
     # A picture or score without its column is left out; other steps would end.
     notices = [text for text, key in said.items() if key in _LEFT_OUT]
     errors += [Problem(text) for text, key in said.items() if key not in _LEFT_OUT]
@@ -131,7 +133,9 @@ def check(config_file: Path, *, as_json: bool = False) -> int:
         total = _TOTAL.search(plan(config_file, "-n", "--quiet=rules"))
         n_steps = int(total[1]) if total else 0
     except InputError as error:
-        errors.append(Problem(str(error)))
+        # Its rules refuse missing files, too.
+        if not any(problem.message in str(error) for problem in errors):
+            errors.append(Problem(str(error)))
     if as_json:
         return say_json(
             *("check", config_file, errors),
@@ -177,7 +181,7 @@ def columns_of_labels(config: Config) -> tuple[list[str], list[str], list[Proble
 def _problems_of_types(
     config: Config, plates: Sequence[Plate], asked: AskedColumns
 ) -> Iterator[Problem]:
-    """What annotate names: files, obs columns, and genes that the first plate shares with them."""
+    """What annotate names: obs columns, labelled cells, and a model."""
     wanted = config.annotate
     if wanted is None or config.atlas:
         return
@@ -194,59 +198,49 @@ def _problems_of_types(
             continue
         if not Path(path).exists():
             yield Problem(f"annotate.{key}: {path} does not exist: correct it")
-        elif key != "model":
-            try:
-                if key == "reference":
-                    yield from _problems_of_reference(wanted, path, config, plates)
-                else:
-                    yield from _problems_of_lists(path, config, plates)
-            except ScatlasError as error:
-                yield Problem(str(error))
+            continue
+        try:
+            _check_source(key, path, config, plates)
+        except ScatlasError as error:
+            yield Problem(str(error))
 
 
-def _problems_of_lists(path: str, config: Config, plates: Sequence[Plate]) -> Iterator[Problem]:
-    """A table of marker genes, and whether the first plate measures some of each type."""
-    from scatlas.matrix.annotate import shared_genes  # pandas
-    from scatlas.workflow.annotation import names_for, read_marker_lists
+def _check_source(key: str, path: str, config: Config, plates: Sequence[Plate]) -> None:
+    """Read labelled cells, or a model, and compare their genes with those of the first plate."""
+    import pandas as pd
 
-    lists = read_marker_lists(Path(path))
-    local = next((plate for plate in plates if not plate.is_remote and not config.plates.by), None)
-    if local is None or not Path(local.path).exists():
+    from scatlas.io.products.celltypist_models import read_model
+    from scatlas.matrix.annotate import MIN_SHARE, shared_genes
+    from scatlas.workflow.annotation import read_marker_lists
+    from scatlas.workflow.labelled_cells import check_file
+
+    model = read_model(Path(path)) if key == "model" else None
+    if key == "markers":
+        model = read_marker_lists(Path(path))
+    if model is None and config.annotate:
+        check_file(path, config.annotate, config.compute.block_budget)
+    genes = gene_names(path) if model is None else pd.Index(model.genes)
+    local = [plate for plate in plates if not plate.is_remote and Path(plate.path).exists()]
+    if not local or config.source.genes:
         return
-    with find_source(local.path) as source:
-        names = names_for(lists, source.table("var").read(), config.qc.gene_names)
-    there = shared_genes(lists, names, local.path).of_annotator
-    for name, row in zip(lists.labels, lists.coef, strict=True):
-        if not (row[there] > 0).any():
-            genes = ", ".join(lists.genes[row > 0][:5])
-            yield Problem(
-                f"{path}: plate {local.plate} measures no gene up of type {name!r} ({genes}): "
-                "correct the names, or remove its row",
-                local.plate,
-            )
-
-
-def _problems_of_reference(
-    wanted: Annotate, path: str, config: Config, plates: Sequence[Plate]
-) -> Iterator[Problem]:
-    from scatlas.matrix.annotate import MIN_SHARE  # pandas
-    from scatlas.workflow.annotation import check_columns
-
-    with find_source(path) as source:
-        there = list(source.table("obs").columns)
-    check_columns(path, wanted, there)
-    local = next((plate for plate in plates if not plate.is_remote and not config.plates.by), None)
-    if local is None or not Path(local.path).exists():
-        return
-    genes = gene_names(path, "X")
-    others = gene_names(local.path, local.counts or config.source.counts)
-    shared = genes.intersection(others).size
-    if shared < MIN_SHARE * min(genes.size, others.size) and not config.qc.gene_names:
-        yield Problem(
-            f"{path} shares {shared:,} of its {genes.size:,} genes with plate {local.plate}: there "
-            f"is {str(genes[0])!r}, here {str(others[0])!r}: give labelled cells of this species "
-            "and of these names (symbols or ids)",
-            local.plate,
+    plate = local[0]
+    with find_source(plate.path, Wanted(plate.counts or config.source.counts)) as source:
+        names = known_names(source.table("var").read(), genes)
+    if model is not None:
+        there = shared_genes(model, names, f"plate {plate.plate}").of_annotator
+        for name, row in zip(model.labels, model.coef, strict=True):
+            if not (row[there] > 0).any():
+                some = ", ".join(model.genes[row > 0][:5])
+                raise InputError(
+                    f"{path}: plate {plate.plate} measures no gene that speaks for {name!r} "
+                    f"({some}): correct the names, or remove this type"
+                )
+    n_shared = genes.intersection(names).size
+    if n_shared < MIN_SHARE * min(genes.size, names.size):
+        raise InputError(
+            f"{path} shares {n_shared:,} of its {genes.size:,} genes with plate {plate.plate}: "
+            f"there is {str(genes[0])!r}, here {str(names[0])!r}: give labelled cells of this "
+            "species and of these names (symbols or ids)"
         )
 
 
@@ -300,6 +294,8 @@ class AskedColumns:
                 steps,
             ),
         }
+        learnt = config.annotate if config.annotate and not config.annotate.reference else None
+        self._asked["annotate"] = (learnt.columns_of_cells if learnt else [], {"plate"})
         if config.atlas:  # new plates take the atlas's own steps
             self._asked = {key: self._asked[key] for key in ("qc.filter", "qc.by", "doublets.by")}
         self._without: dict[tuple[str, str], list[tuple[str, list[str]]]] = {}
@@ -322,9 +318,13 @@ class AskedColumns:
         """First plate with a column, if any has it."""
         return self._first_with.get(column)
 
-    def sentences(self) -> Iterator[tuple[str, str]]:
-        """One sentence for each column that plates lack, and the key that names it."""
+    def sentences(self, n_plates: int) -> Iterator[tuple[str, str]]:
+        """One sentence for each column that plates lack, and the key that names it; types are
+        learnt from those of all plates that have them.
+        """
         for (key, name), lacking in self._without.items():
+            if key == "annotate" and len(lacking) < n_plates:
+                continue
             plate, columns = lacking[0]
             which = f"{self._n_plates - len(lacking):,} of {self._n_plates:,} plates have"
             if len(lacking) == self._n_plates:
@@ -442,7 +442,14 @@ def _problems_of_plates(
             if isinstance(words, InputError):
                 raise words
             if counts in held:
-                genes.add(plate.path, gene_names(plate.path, counts))
+                names = gene_names(plate.path, counts)
+                if (bound := config.qc.min_genes or 0) > len(names):
+                    yield Problem(
+                        f"qc.min_genes is {bound:,}, but plate {plate.plate} has {len(names):,} "
+                        "genes, so it would keep no cell: lower it",
+                        plate.plate,
+                    )
+                genes.add(plate.path, names)
                 cells.add(plate.plate, stored_cells(plate.path, counts))
                 with find_source(plate.path, Wanted(counts)) as source:
                     columns.add(plate, source.table("obs").columns)

@@ -87,15 +87,15 @@ def column_of_names(config: Config) -> str:
 
 
 def votes(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """Type of most cells of each cluster, alone and with its share; none without types."""
+    """Vote of each cluster, "" for none, and the same or "unknown" with its share."""
     path = folder / "tables/annotation.tsv"
     if not path.exists():
         return {}, {}
     table = pd.read_csv(path, sep="\t", dtype={BY: str}, keep_default_na=False)
     first = table[table["source"] == table["source"].iloc[0]]
-    shares = " " + (100 * first["share"]).map("{:.0f}%".format)
-    words = first["name"] + shares.where(first["name"] != "", "")
-    names, said = (dict(zip(first[BY], part, strict=True)) for part in (first["name"], words))
+    share = first["share"].where(first["vote"] != "", first["unknown"])
+    words = first["vote"].replace("", "unknown") + (100 * share).map(" {:.0f}%".format)
+    names, said = (dict(zip(first[BY], part, strict=True)) for part in (first["vote"], words))
     return names, said
 
 

@@ -8,6 +8,7 @@ editors, which are built with the documentation, and the options of the scripts
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -50,6 +51,8 @@ def _folder(text: str) -> str:
     path = text.rstrip("/") if is_address else expand_home(text)
     if set(path) & set("{}"):
         raise ValueError(f"{text!r}: a folder for results cannot have braces in its name")
+    if max(len(os.fsencode(name)) for name in path.split("/")) > os.pathconf("/", "PC_NAME_MAX"):
+        raise ValueError(f"{text[:20]}... is too long for the name of a folder: give a shorter one")
     if is_address:
         return path
     return Path(path).as_posix()  # "results/" and "./results" name the same outputs as "results"
@@ -183,7 +186,7 @@ class Annotate(Section):
     reference: LocalPath | None = described(
         None,
         "Labelled cells to learn from: h5ad or Zarr with counts, or log1p of counts normalised to",
-        "10,000 per cell, of all measured genes in X. null: with label, the plates themselves.",
+        "10,000 per cell, of all measured genes in X. null: with label, the plates that have it.",
         examples=["reference.h5ad"],
     )
     label: list[Text] = described(
@@ -223,6 +226,11 @@ class Annotate(Section):
         given = [*["reference"][: len(self.label)]]
         given += [name for name in ("model", "markers") if getattr(self, name)]
         return {name: self.key if n == 0 else f"{self.key}_{name}" for n, name in enumerate(given)}
+
+    @property
+    def votes(self) -> list[str]:
+        """obs columns with one type for all cells of a cluster."""
+        return [key if name == "markers" else f"{key}_vote" for name, key in self.sources.items()]
 
     @property
     def columns_of_cells(self) -> list[str]:

@@ -10,6 +10,7 @@ from natsort import natsorted
 from scatlas import pl
 from scatlas._version import __version__
 from scatlas.workflow.report import _tables
+from scatlas.workflow.report._effects import effects
 from scatlas.workflow.report._links import (
     EXPLORER,
     Anchors,
@@ -75,6 +76,7 @@ def build(
         ],
         "Types": types(writer, results, config["annotate"]) if config.get("annotate") else [],
         "Markers": _markers(writer, results, links_of_markers),
+        "Effects": (effects(writer, results.effects, config["effects"]) if results.effects else []),
         "Integration": _integration(writer, results, config),
         "Run": [
             writer.table("runs", "Time and memory", _tables.runs(results.manifests)),

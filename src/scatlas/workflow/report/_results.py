@@ -162,6 +162,7 @@ class Results:
     umap: Path  # umap.h5ad
     manifests: Path  # folder of the manifests and run records
     integrated: Path | None = None  # integrated.h5ad, if the config asks for it
+    effects: Path | None = None  # effects.h5ad
     doublets: Mapping[str, Path] = field(default_factory=dict)  # doublets.json
     markers: Path | None = None  # markers.tsv, if the config asks for it
     means: Path | None = None  # markers.h5ad

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from scatlas import blocks, pl
-from scatlas.columns import name_columns, name_of_gaps
+from scatlas.columns import known_names, name_of_gaps
 from scatlas.io import read_matrix
 from scatlas.workflow.annotation import UNKNOWN
 
@@ -53,7 +53,10 @@ def types(
             said = f"Dot plot of the genes that speak most for {len(best)} types."
             n_groups = results.cells.obs[key].nunique()
             items.append(writer.picture("type_genes", draw, said, color=key, n_groups=n_groups))
-    names, shown = ["name", "second name", "source"], clusters.set_index("leiden").fillna("")
+    names, shown = (
+        ["vote", "name", "second name", "source"],
+        clusters.set_index("leiden").fillna(""),
+    )
     agreement = agreement.set_index(agreement.columns[0])
     genes = genes.set_index("name")
     return [
@@ -75,8 +78,7 @@ def genes_of_types(
     n_genes = max(1, min(_N_GENES, _MAX_GENES // max(1, len(largest))))
     lists = genes.set_index("name")["genes"].fillna("").str.split(" ")
     x, var = read_matrix(sample)
-    names = [var.index, *(var[name] for name in name_columns(var))]
-    known = max(names, key=lambda some: int(some.isin(lists.explode()).sum()))
+    known = known_names(var, pd.Index(lists.explode()))
     position = {name: i for i, name in reversed([*enumerate(known)])}
     best = {
         name: [gene for gene in lists.get(name, []) if gene in position][:n_genes]

@@ -1,0 +1,124 @@
+"""Effects of conditions: how many genes each one changes, and which."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.colors import PowerNorm
+
+from scatlas.errors import InputError
+from scatlas.pl._style import (
+    BLUE,
+    GREY,
+    MAX_LETTERS,
+    ORANGE,
+    OUTLINE,
+    figure,
+    plate_ticks,
+    short_names,
+    styled,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+_MAX_ROWS = 60  # of conditions
+_N_NAMED = 10  # genes of a volcano
+_FDR = 0.05
+
+
+@styled
+def effect_strength(n_genes: pd.DataFrame) -> Figure:
+    """Number of genes that each condition changes, strongest conditions first.
+
+    Parameters
+    ----------
+    n_genes
+        Table [conditions x groups] of numbers of genes, NaN where there is no comparison. The 60
+        strongest conditions are drawn, by the sum of their groups.
+
+    Raises
+    ------
+    InputError
+        There is no condition.
+    """
+    if not n_genes.size:
+        raise InputError("there is no condition to draw: give effects of at least one")
+    order = np.argsort(-n_genes.sum(axis=1).to_numpy(), kind="stable")[:_MAX_ROWS]
+    n_genes = n_genes.iloc[order]
+    values = n_genes.to_numpy(np.float64)
+    rows, columns = (short_names(map(str, names), MAX_LETTERS) for names in n_genes.axes)
+    wide = 0.07 * max(map(len, rows))
+    made = figure(1.6 + wide + max(1.6, 0.3 * len(columns)), 1.6 + 0.17 * len(rows))
+    ax = made.subplots()
+    ax.set_facecolor("#efefef")
+    top = max(10.0, float(np.nanmax(values, initial=0)))
+    image = ax.imshow(
+        values, cmap="Blues", norm=PowerNorm(0.5, 0, top), aspect="auto", interpolation="nearest"
+    )  # fmt: skip
+    if values.size <= 300:
+        for (row, column), value in np.ndenumerate(values):
+            if np.isfinite(value):
+                dark = value > 0.35 * top
+                ax.text(
+                    column, row, f"{value:.0f}", ha="center", va="center", size=7,
+                    color="white" if dark else "#333333",
+                )  # fmt: skip
+    ax.set_yticks(range(len(rows)), rows)
+    plate_ticks(ax, list(map(str, n_genes.columns)), slanted=len(columns) > 1)
+    ax.tick_params(length=0)
+    ax.grid(visible=False)
+    ax.spines[:].set_visible(False)
+    ax.set_title("genes changed")
+    made.colorbar(image, ax=ax, shrink=0.6, label="genes (FDR below 5%)")
+    return made
+
+
+@styled
+def volcano(table: pd.DataFrame, title: str = "") -> Figure:
+    """Fold change of each gene beside its p-value; the genes with the lowest are named.
+
+    Parameters
+    ----------
+    table
+        Rows of :func:`scatlas.get.effects` for one condition.
+    title
+        What is compared.
+
+    Raises
+    ------
+    InputError
+        There is no gene.
+    """
+    if table.empty:
+        raise InputError("there is no gene to draw: give the effects of one condition")
+    change = table["log2_fold_change"].to_numpy(np.float64)
+    p = np.maximum(table["p_value"].to_numpy(np.float64), np.finfo(np.float64).tiny)
+    significant = table["fdr"].to_numpy(np.float64) < _FDR
+    made = figure(5.2, 4.4)
+    ax = made.subplots()
+    ax.axvline(0, color=GREY, linewidth=0.8)
+    colours = np.where(significant, np.where(change > 0, ORANGE, BLUE), GREY)
+    ax.scatter(change, -np.log10(p), s=7, c=colours, linewidths=0, rasterized=True)
+    first = np.argsort(p, kind="stable")[:_N_NAMED]
+    limit, height = 1.3 * np.abs(change).max(), -np.log10(p.min())
+    named: list[tuple[float, float]] = []
+    for at in first[significant[first]]:
+        side = 1 if change[at] > 0 else -1
+        x, y = change[at] / limit, -np.log10(p[at]) / height
+        if any(abs(x - a) < 0.25 and abs(y - b) < 0.03 for a, b in named):
+            continue  # it would lie on another name
+        named.append((x, y))
+        ax.annotate(
+            str(table["gene"].iloc[at]), (change[at], -np.log10(p[at])), (4 * side, 0),
+            textcoords="offset points", ha="left" if side > 0 else "right", va="center",
+            size=7, path_effects=OUTLINE,
+        )  # fmt: skip
+    ax.set_xlim(-limit, limit)
+    ax.set_xlabel("log2 fold change to the control")
+    ax.set_ylabel("-log10 p")
+    up, down = int((significant & (change > 0)).sum()), int((significant & (change < 0)).sum())
+    ax.set_title(f"{title}: {up} up, {down} down" if title else f"{up} up, {down} down")
+    return made

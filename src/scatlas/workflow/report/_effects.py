@@ -1,0 +1,71 @@
+"""Effects of conditions in the report: how strong they are, and the genes of the strongest."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import h5py
+import pandas as pd
+from anndata import AnnData
+from anndata.io import read_elem
+
+from scatlas import pl
+from scatlas.get import effects as effects_table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from scatlas.workflow.report._page import Picture, ReportWriter, Table
+
+_N_VOLCANOES = 6
+_N_ROWS = 10  # genes of each condition in the table
+
+
+def effects(writer: ReportWriter, path: Path, wanted: Mapping[str, Any]) -> list[Picture | Table]:
+    """Pictures and tables of ``effects.h5ad``; ``wanted`` is the config's section effects."""
+    condition, within = wanted["condition"], wanted["within"]
+    table = pd.read_csv(writer.tables / "effects.tsv", sep="\t", dtype=str)
+    left_out = pd.read_csv(writer.tables / "effects_left_out.tsv", sep="\t", dtype=str)
+    n_significant = table["n_significant"].astype(int)
+    groups = table[within].agg(", ".join, axis=1) if within else pd.Series("all cells", table.index)
+    strength = pd.DataFrame(
+        {"condition": table[condition], "group": groups, "n": n_significant}
+    ).pivot_table(index="condition", columns="group", values="n", sort=False)
+    said = f"Heat map of the genes that {len(strength)} values of {condition} change."
+    draw = partial(pl.effect_strength, strength)
+    items: list[Picture | Table] = [writer.picture("effect_strength", draw, said)]
+    (writer.figures / "volcano").mkdir(parents=True, exist_ok=True)
+    strongest = n_significant.sort_values(ascending=False, kind="stable").index[:_N_VOLCANOES]
+    rows = []
+    for number, row in enumerate(strongest, start=1):
+        genes = read_condition(path, row)
+        rows.append(genes.head(_N_ROWS))
+        title = f"{table[condition][row]}, {groups[row]}" if within else table[condition][row]
+        said = f"Volcano plot of {title} beside {wanted['control']}."
+        draw = partial(pl.volcano, genes, title)
+        items.append(writer.picture("volcano", draw, said, color=f"{number:02d}", title=title))
+    for name, title, frame in (
+        ("effects", "Effects of the conditions", table),
+        ("effects_left_out", "Conditions without effects", left_out),
+    ):
+        shown = frame.fillna("").set_index(condition)
+        items.append(writer.table(name, title, shown, written=True))
+    genes = pd.concat(rows).set_index("gene")
+    return [*items, writer.table("strongest_effects", "Genes of the strongest effects", genes)]
+
+
+def read_condition(path: Path, row: int) -> pd.DataFrame:
+    """Effects of one row of ``effects.h5ad``, which is not read as a whole."""
+    with h5py.File(path) as file:
+        obs, uns = read_elem(file["obs"]).iloc[[row]], read_elem(file["uns"])
+        part = AnnData(
+            file["X"][row : row + 1],
+            obs=obs,
+            var=read_elem(file["var"]),
+            layers={"t": file["layers/t"][row : row + 1]},
+            varm=read_elem(file["varm"]),
+            uns=uns,
+        )
+    return effects_table(part)
