@@ -169,8 +169,8 @@ def test_what_cannot_be_tested_has_a_reason() -> None:
     assert found["p_value"].isna().all()
     assert found["fdr"].isna().all()
     assert found.loc["A", "edistance"].notna().tolist() == [True, False, True]
-    with pytest.raises(InputError, match="no control 'DMSO': try 'dmso'"):
-        sa.tl.edistance(adata, "drug", "DMSO")
+    with pytest.raises(InputError, match="no control 'dms0': try 'dmso'"):
+        sa.tl.edistance(adata, "drug", "dms0")
     with pytest.raises(InputError, match=r"the same value of obs\['drug'\]: keep those of other"):
         sa.tl.edistance(adata[adata.obs["drug"] == "dmso"], "drug", "dmso")
     adata.obsm["X_pca"][5] = np.nan
