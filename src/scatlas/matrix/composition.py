@@ -45,27 +45,10 @@ def compositions(
     control: str,
     min_cells: int = 10,
 ) -> pd.DataFrame:
-    """Shares of clusters in each condition beside those in the control.
+    """Table of :func:`scatlas.tl.composition`, with the columns ``condition`` and ``cluster``.
 
-    Parameters
-    ----------
-    counts
-        Numbers of cells ``[n_samples, n_clusters]``.
-    samples
-        Table of the replicates: categorical ``condition``, and ``block`` if there are blocks.
-    clusters
-        Names of the clusters.
-    control, min_cells
-        As for :func:`scatlas.tl.composition`.
-
-    Returns
-    -------
-    Table of :func:`scatlas.tl.composition`, with the columns ``condition`` and ``cluster``.
-
-    Raises
-    ------
-    InputError
-        The control has no replicate with enough cells, or fewer than two clusters have.
+    ``counts [n_samples, n_clusters]`` are numbers of cells; ``samples`` has categorical
+    ``condition``, and ``block`` if there are blocks, with a row per replicate.
     """
     names = samples["condition"].cat.categories
     number, totals = int(names.get_indexer([control])[0]), counts.sum(axis=1)

@@ -68,24 +68,12 @@ def edistances(
     random_state: int = 0,
     dof: int = 1,
 ) -> pd.DataFrame:
-    """Distance of every condition from the control, in each group of cells.
+    """Table of :func:`scatlas.tl.edistance`, whose condition is in the column ``condition``.
 
-    Parameters
-    ----------
-    samples
-        Table of the sums ``[n_samples]``, without gaps: ``n_cells``, categorical ``condition``,
-        ``block`` and ``replicate`` where there are any, and the columns of `within`. Rows of one
-        replicate, as those of several plates, are added up.
-    sums
-        Sums of cells ``[n_samples, n_components]``.
-    deviations
-        Sums ``[n_samples]`` of the squared distances of cells from the mean of their row.
-    control, within, min_cells, n_permutations, random_state, dof
-        As for :func:`scatlas.tl.edistance`.
-
-    Returns
-    -------
-    Table of :func:`scatlas.tl.edistance`, whose condition is in the column ``condition``.
+    ``samples``, without gaps, has ``n_cells``, categorical ``condition``, the columns of `within`,
+    and ``block`` and ``replicate`` where there are any; rows of one replicate, as those of several
+    plates, are added up. ``sums [n_samples, n_components]`` are sums of cells, and ``deviations
+    [n_samples]`` those of the squared distances of cells from the mean of their row.
     """
     units, sums, deviations = _add_up(samples, sums, deviations, within)
     cells = units["n_cells"].to_numpy()

@@ -169,8 +169,8 @@ def test_what_cannot_be_tested_has_a_reason() -> None:
     assert found["p_value"].isna().all()
     assert found["fdr"].isna().all()
     assert found.loc["A", "edistance"].notna().tolist() == [True, False, True]
-    with pytest.raises(InputError, match="no control 'DMSO': try 'dmso'"):
-        sa.tl.edistance(adata, "drug", "DMSO")
+    with pytest.raises(InputError, match="no control 'dms0': try 'dmso'"):
+        sa.tl.edistance(adata, "drug", "dms0")
     with pytest.raises(InputError, match=r"the same value of obs\['drug'\]: keep those of other"):
         sa.tl.edistance(adata[adata.obs["drug"] == "dmso"], "drug", "dmso")
     adata.obsm["X_pca"][5] = np.nan
@@ -270,3 +270,24 @@ def test_composition_counts_the_cells_of_an_anndata() -> None:
         )
     with pytest.raises(InputError, match="no row of the table has an interval"):
         pl.composition(found.assign(p_value=np.nan))
+
+
+def test_the_figure_of_many_conditions_and_clusters(tmp_path) -> None:
+    """Those with the smallest p-values, with the same bytes again."""
+    rng = np.random.default_rng(6)
+    table = pd.DataFrame({"drug": np.repeat([f"d{i}" for i in range(40)], 120)})
+    table["label"] = np.tile([f"a long label of a cell type {i}" for i in range(120)], 40)
+    ratio, p = rng.normal(size=len(table)), rng.random(len(table))
+    p[5], p[-1] = 1e-9, np.nan
+    table = table.assign(log2_ratio=ratio, ci_low=ratio - 1, ci_high=ratio + 1, p_value=p, fdr=p)
+    table.loc[7, "ci_low"] = -np.inf
+    figure = pl.composition(table)
+    assert len(figure.axes) == 12
+    assert figure.axes[0].get_title(loc="left") == "d0"
+    written = [text.get_text() for text in figure.axes[0].get_yticklabels()]
+    assert len(written) == 26
+    assert any(name.endswith("type 5") for name in written)
+    assert figure.get_supxlabel().endswith("12 of 40 values of drug\n26 of 120 values of label")
+    for name in "ab":
+        pl.save(pl.composition(table[table["drug"] == "d0"]), tmp_path / f"{name}.png")
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
