@@ -135,7 +135,7 @@ def scale_libraries(counts: NDArray[Any], genes: NDArray[np.intp], method: Scali
         factors = upper
     else:
         reference = _reference(counts, genes, upper)
-        against = _Reference.of(counts[reference, genes].astype(np.float64), sizes[reference])
+        against = _Reference.build(counts[reference, genes].astype(np.float64), sizes[reference])
         factors = np.array(
             [
                 *map_in_order(
@@ -172,7 +172,7 @@ class _Reference(NamedTuple):
     variance: NDArray[np.float64]
 
     @classmethod
-    def of(cls, counts: NDArray[np.float64], size: float) -> _Reference:
+    def build(cls, counts: NDArray[np.float64], size: float) -> _Reference:
         with np.errstate(divide="ignore"):
             share = counts / size
             return cls(counts > 0, share, np.log2(share), (size - counts) / size / counts)

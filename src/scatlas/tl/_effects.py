@@ -133,6 +133,8 @@ def effects(
         raise InputError(f"the result has a column {min(taken)!r}, too: rename that of obs")
     table = _labels(adata, names | given)
     control = _known(str(control), table["condition"], condition)
+    if layer is None and adata.X is None:
+        layer = _LAYER
     counts, samples = _pseudobulks(adata, table, replicate is not None, layer)
     samples, few = _drop_small(samples, whole_number(min_cells, "min_cells"))
     options: dict[str, Any] = {"method": method, "scaling": scaling, "control": control}
@@ -213,8 +215,6 @@ def _pseudobulks(
     adata: AnnData, table: pd.DataFrame, sums: bool, layer: str | None
 ) -> tuple[NDArray[Any], pd.DataFrame]:
     """Counts ``[n_samples, n_genes]``, and the labels of the samples with their row."""
-    if layer is None and adata.X is None and _LAYER in adata.layers:
-        layer = _LAYER
     x = elements.get_matrix(adata, layer=layer)
     if sums:
         table, layers = aggregate_cells(x, table, [*table], func="sum")
