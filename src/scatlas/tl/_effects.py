@@ -252,26 +252,23 @@ def _as_anndata(found: Effects, genes: pd.Index, labels: dict[str, str], name: s
     """Effects of one model, among all genes."""
     from anndata import AnnData
 
-    change, t = found.to_memory()
-    table = found.summary(t)
-    for column, label in labels.items():
-        table[column] = label
-    table[name] = table.index.astype(str)
-    table = table[[*labels, name, *table.columns.difference([*labels, name], sort=False)]]
+    change, t = found.to_memory(genes)
+    varm = found.genes[[*_VARM]].reindex(genes).to_numpy()
+    table = found.summary(t, varm[:, 1])
+    table.insert(0, name, table.index.astype(str))
+    for column, label in reversed(labels.items()):
+        table.insert(0, column, label)
     table.index = ["_".join(row) for row in table[[*labels, name]].to_numpy()]
-    x = np.full((2, len(table), genes.size), np.nan, np.float32)
-    x[:, :, at := genes.get_indexer(found.genes.index)] = change, t
-    varm = {column: np.full((genes.size, 1), np.nan) for column in _VARM}
-    for column, values in varm.items():
-        values[at, 0] = found.genes[column]
-    return AnnData(x[0], obs=table, var=pd.DataFrame(index=genes), layers={"t": x[1]}, varm=varm)
+    var = pd.DataFrame(index=genes)
+    by_model = dict(zip(_VARM, varm.T[:, :, None], strict=True))
+    return AnnData(change, obs=table, var=var, layers={"t": t}, varm=by_model)
 
 
 def _join(parts: Sequence[AnnData], names: Sequence[str], uns: dict[str, Any]) -> AnnData:
     """All models, below each other."""
     import anndata as ad
 
-    joined = ad.concat(parts)
+    joined = ad.concat(parts) if len(parts) > 1 else parts[0]
     joined.obs_names_make_unique()
     joined.obs["model"] = np.repeat(np.arange(len(parts)), [part.n_obs for part in parts])
     for name in names:

@@ -143,7 +143,7 @@ def fit_case(case: str, control: str, group: str, **options) -> fx.Effects:
 
 
 def results(fit: fx.Effects) -> tuple[fx.LinearModel, np.ndarray, np.ndarray]:
-    change, t = fit.to_memory(np.float64)
+    change, t = fit.to_memory(dtype=np.float64)
     return fit.model, change.T, t.T
 
 
