@@ -12,7 +12,7 @@ from scipy import stats
 from scatlas.compute.threads import use_threads
 from scatlas.errors import InputError
 from scatlas.matrix import effects as fx
-from scatlas.matrix import effects_scaling
+from scatlas.matrix import effects_model
 from scatlas.matrix.effects_design import Design
 from scatlas.matrix.effects_moderation import n_discoveries, t_pvalues
 from scatlas.matrix.rank_statistics import adjust_pvalues
@@ -97,8 +97,9 @@ def test_no_bit_depends_on_blocks_of_genes_or_threads(method, missing, monkeypat
         counts[3, 11:15] = np.nan
     wanted = None
     for size, threads in ((2**20, 1), (1, 2), (90, 2), (300, 1)):
-        monkeypatch.setattr(effects_scaling, "BLOCK_VALUES", size)
-        monkeypatch.setattr(fx, "_ROWS_AT_ONCE", 1 + size % 7)
+        monkeypatch.setattr(effects_model, "BLOCK_VALUES", size)
+        for module in (fx, effects_model):
+            monkeypatch.setattr(module, "ROWS_AT_ONCE", 1 + size % 7)
         with use_threads(threads):
             found = fit(counts, SCREEN, PLATES, method=method)
             arrays = [*found.to_memory(dtype=np.float64), found.genes.to_numpy()]
