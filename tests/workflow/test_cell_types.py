@@ -188,7 +188,7 @@ def test_tables_count_each_cell_once(annotated: Project):
     assert all(f'id="table-annotation{name}"' in page for name in ("", "_agreement", "_genes"))
     for figure in ("unknown_shares", "type_genes"):
         drawn = {path.stem for path in (results / "figures" / figure).glob("*.png")}
-        assert drawn == set(SOURCES.values())
+        assert drawn == {*SOURCES.values(), "cell_type_markers"}
         assert all(f'id="figure-{figure}-{key}"' in page for key in drawn)
     sample = ad.read_h5ad(results / "umap.h5ad").obs
     same = obs.loc[sample.index, "cell_type"].astype(object).fillna("")

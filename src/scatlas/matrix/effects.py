@@ -1,4 +1,4 @@
-"""Effects of conditions on genes: one linear model of pseudobulks, its contrasts with a control.
+"""Effects of conditions on genes, from pseudobulks: which genes, logarithms, weights, the model.
 
 As limma's voom or limma-trend, with the contrasts fitted exactly. All sums are of one gene, so no
 bit depends on the blocks of genes or the threads.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -16,27 +16,29 @@ import pandas as pd
 from scatlas.blocks.streaming import map_in_order
 from scatlas.errors import InputError
 from scatlas.matrix.effects_design import Design
-from scatlas.matrix.effects_moderation import (
-    Moderation,
-    TrendLine,
-    f_pvalues,
-    lowess,
-    n_discoveries,
+from scatlas.matrix.effects_model import (
+    ROWS_AT_ONCE,
+    LinearModel,
+    gene_tasks,
+    split_by_missing,
+    variances,
 )
+from scatlas.matrix.effects_moderation import TrendLine, lowess, n_discoveries
 from scatlas.matrix.effects_scaling import (
     LogScale,
     Scaling,
     filter_by_expr,
-    gene_blocks,
     library_sizes,
     scale_libraries,
     take_counts,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
+
+    from scatlas.matrix.effects_model import Part
 
     Ints = NDArray[np.intp]
     Floats = NDArray[np.float64]
@@ -46,117 +48,7 @@ METHODS = get_args(Method)
 N_CELLS = "n_obs_aggregated"  # as sa.get.aggregate names it
 _FDR = 0.05
 _MAX_NAMED = 5
-_ROWS_AT_ONCE = 64
 _TABLE_SIZE = 2**16
-
-
-class Values(Protocol):
-    """Logarithms of the counts of some genes, and how sure they are."""
-
-    def of_design(self, design: Design, genes: Ints) -> tuple[Floats, Floats]:
-        """Values ``[genes, samples]`` and their weights, or ``[1, samples]``."""
-
-    def of_singles(self, samples: Ints, genes: Ints) -> tuple[Floats, Floats | float]:
-        """Values ``[samples, genes]`` of conditions with one sample, and 1 / weights."""
-
-
-class Part(NamedTuple):
-    """Genes that the same samples measure."""
-
-    genes: Ints
-    design: Design
-    informative: Design  # without the samples that alone are a condition: no residual has them
-    # Of the cells that informative leaves out: sample, condition, block.
-    singles: tuple[Ints, Ints, Ints]
-
-    @classmethod
-    def build(
-        cls, genes: Ints, samples: Ints, conditions: Ints, blocks: Ints, control: int
-    ) -> Part:
-        design = Design.build(samples, conditions, blocks, control)
-        alone = design.single()
-        others = design.samples[~np.repeat(alone, design.sizes)]
-        singles = design.samples[np.repeat(alone, design.sizes)]
-        return cls(
-            *(genes, design, Design.build(others, conditions, blocks, control)),
-            (singles, conditions[singles], blocks[singles]),
-        )
-
-
-class EffectsBlock(NamedTuple):
-    """Results of some genes; NaN where the samples with a value do not tell."""
-
-    genes: Ints
-    log2_fold_change: Floats  # [conditions, genes]
-    t: Floats  # [conditions, genes], moderated
-
-
-@dataclass(frozen=True)
-class LinearModel:
-    """Fits of all genes; contrasts of a block of genes are computed when they are read."""
-
-    parts: Sequence[Part]
-    values: Values
-    conditions: Ints  # compared with the control
-    moderation: Moderation
-
-    @classmethod
-    def fit(
-        cls, parts: Sequence[Part], values: Values, conditions: Ints, level: Floats | None = None
-    ) -> LinearModel:
-        """Fit the variances; with ``level [n_genes]`` their prior follows it."""
-        s2, df = variances(parts, values)
-        if not (df > 0).any():
-            raise InputError(
-                "no condition has two pseudobulks in one block, so that nothing tells how much "
-                "replicates differ: add replicates of the control, or name fewer blocks"
-            )
-        return cls(parts, values, conditions, Moderation.fit(s2, df, level))
-
-    def blocks(self) -> Iterator[EffectsBlock]:
-        """Results, a block of genes after the other, by several threads."""
-        tasks = _blocks(self.parts)
-        return map_in_order(lambda i: self._contrasts(*tasks[i]), len(tasks))
-
-    def _contrasts(self, part: Part, genes: Ints) -> EffectsBlock:
-        difference, t = np.full((2, self.conditions.size, genes.size), np.nan)
-        scale = np.sqrt(self.moderation.s2_post[genes])
-        compared = part.design.compared()
-        design, (samples, conditions, blocks) = part.informative, part.singles
-        solution = design.solve(*self.values.of_design(design, genes))
-        levels, variances = design.levels(solution)
-        at = np.flatnonzero(np.isin(self.conditions, np.setdiff1d(compared, conditions)))
-        own, v = design.contrasts(solution, levels, variances, self.conditions[at])
-        difference[at] = own.T
-        t[at] = (own / (np.sqrt(v) * scale[:, None])).T
-        # Conditions of one sample are most of a screen: rows as they lie in memory.
-        rows = np.flatnonzero(np.isin(conditions, compared))
-        levels, variances = np.ascontiguousarray(levels.T), np.ascontiguousarray(variances.T)
-        at = np.searchsorted(self.conditions, conditions[rows])
-        level = np.searchsorted(design.linked_blocks, blocks[rows])
-        for first in range(0, rows.size, _ROWS_AT_ONCE):
-            some = slice(first, first + _ROWS_AT_ONCE)
-            e, inverse_weights = self.values.of_singles(samples[rows[some]], genes)
-            e -= levels[level[some]]
-            difference[at[some]] = e
-            e /= np.sqrt(inverse_weights + variances[level[some]]) * scale
-            t[at[some]] = e
-        return EffectsBlock(genes, difference, t)
-
-    def f_statistics(self) -> tuple[Floats, Floats]:
-        """F of all conditions together, and its p-values, ``[n_genes]``, in one more pass."""
-        f, df = np.full((2, self.moderation.s2.size), np.nan)
-        tasks = _blocks(self.parts)
-
-        def compute(i: int) -> tuple[Floats, int]:
-            design, genes = tasks[i][0].design, tasks[i][1]
-            return design.explained(design.solve(*self.values.of_design(design, genes)))
-
-        for (_, genes), own in zip(tasks, map_in_order(compute, len(tasks)), strict=True):
-            f[genes], df[genes] = own
-        f[df == 0] = np.nan
-        f /= df * self.moderation.s2_post
-        return f, f_pvalues(f, df, self.moderation.df_total)
 
 
 @dataclass(frozen=True)
@@ -174,21 +66,30 @@ class Effects:
     left_out: pd.DataFrame
     """``condition``, ``sample`` (empty: all of the condition) and ``reason``."""
 
-    def to_memory(self, dtype: Any = np.float32) -> tuple[NDArray[Any], NDArray[Any]]:
-        """log2 fold changes and moderated t, ``[n_conditions, n_genes]``."""
-        shape = len(self.conditions), len(self.genes)
+    def to_memory(
+        self, genes: pd.Index | None = None, dtype: Any = np.float32
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        """log2 fold changes and moderated t, ``[n_conditions, n_genes]``, of the tested genes or of
+        others, too, which have NaN.
+        """
+        genes = self.genes.index if genes is None else genes
+        at = genes.get_indexer(self.genes.index)
+        shape = len(self.conditions), genes.size
         change, t = np.full(shape, np.nan, dtype), np.full(shape, np.nan, dtype)
         for block in self.model.blocks():
-            change[:, block.genes], t[:, block.genes] = block.log2_fold_change, block.t
+            own = at[block.genes]
+            change[:, own], t[:, own] = block.log2_fold_change, block.t
         return change, t
 
-    def summary(self, t: NDArray[Any]) -> pd.DataFrame:
-        """The conditions, with their degrees of freedom and numbers of genes, from all of t."""
+    def summary(self, t: NDArray[Any], df: Floats) -> pd.DataFrame:
+        """The conditions, with degrees of freedom and numbers of genes, from their t and its
+        degrees of freedom.
+        """
         table = self.conditions.assign(
             df_residual=float(self.genes["df_residual"].max()),
             df_prior=self.model.moderation.df_prior,
             n_genes=np.isfinite(t).sum(axis=1),
-            n_significant=n_discoveries(t, self.genes["df"].to_numpy(), _FDR),
+            n_significant=n_discoveries(t, df, _FDR),
         )
         if N_CELLS in self.samples:
             cells = self.samples.groupby("condition", observed=True)[N_CELLS].sum()
@@ -297,46 +198,6 @@ def _replicates(codes: Ints, blocks: Ints, compared: Ints, control: int) -> pd.D
     )
 
 
-def variances(parts: Sequence[Part], values: Values) -> tuple[Floats, Floats]:
-    """Residual variance, NaN without degrees of freedom, and these, ``[n_genes]``."""
-    n_genes = sum(part.genes.size for part in parts)
-    s2, df = np.full(n_genes, np.nan), np.zeros(n_genes)
-    tasks = _blocks([part for part in parts if part.informative.df])
-
-    def compute(i: int) -> Floats:
-        design, genes = tasks[i][0].informative, tasks[i][1]
-        e, w = values.of_design(design, genes)
-        return design.residual_sum(e, w, design.solve(e, w)) / design.df
-
-    for (part, genes), own in zip(tasks, map_in_order(compute, len(tasks)), strict=True):
-        s2[genes], df[genes] = own, part.informative.df
-    return s2, df
-
-
-def split_by_missing(
-    missing: NDArray[np.bool_] | None, n_genes: int, conditions: Ints, blocks: Ints, control: int
-) -> list[Part]:
-    """Genes by their samples with a value, of ``missing [n_samples, n_genes]``."""
-    samples = np.arange(conditions.size)
-    groups = [(np.arange(n_genes), samples)]
-    if missing is not None:
-        packed = np.ascontiguousarray(np.packbits(missing, axis=0).T)
-        _, first, group = np.unique(packed, axis=0, return_index=True, return_inverse=True)
-        order = np.argsort(group, kind="stable")
-        sets = np.split(order, np.cumsum(np.bincount(group))[:-1])
-        groups = [(own, samples[~missing[:, i]]) for own, i in zip(sets, first, strict=True)]
-    return [Part.build(genes, own, conditions, blocks, control) for genes, own in groups]
-
-
-def _blocks(parts: Sequence[Part]) -> list[tuple[Part, Ints]]:
-    return [
-        (part, genes)
-        for part in parts
-        if part.design.samples.size
-        for genes in gene_blocks(part.genes, part.design.values_per_gene)
-    ]
-
-
 def _missing(counts: NDArray[Any], genes: Ints) -> NDArray[np.bool_] | None:
     if counts.dtype.kind != "f" or not any(np.isnan(row).any() for row in counts):
         return None
@@ -385,13 +246,13 @@ class EqualWeights:
         cls, counts: NDArray[Any], genes: Ints, parts: Sequence[Part], scale: LogScale
     ) -> EqualWeights:
         mean = np.full(genes.size, np.nan)
-        tasks = _blocks(parts)
+        tasks = gene_tasks(parts)
 
         def compute(i: int) -> Floats:
             part, own = tasks[i]
             total = np.zeros(own.size)
-            for first in range(0, part.design.samples.size, _ROWS_AT_ONCE):
-                rows = part.design.samples[first : first + _ROWS_AT_ONCE]
+            for first in range(0, part.design.samples.size, ROWS_AT_ONCE):
+                rows = part.design.samples[first : first + ROWS_AT_ONCE]
                 for row in scale.logs(take_counts(counts, rows, genes[own]), rows):
                     total += row
             return total / part.design.samples.size

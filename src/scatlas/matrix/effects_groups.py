@@ -108,7 +108,14 @@ class GroupEffects(NamedTuple):
     @classmethod
     def of(cls, key: tuple[str, ...], found: Effects) -> GroupEffects:
         change, t = found.to_memory()
-        return cls(key, found.summary(t), found.genes, found.samples, change, t)
+        return cls(
+            key,
+            found.summary(t, found.genes["df"].to_numpy()),
+            found.genes,
+            found.samples,
+            change,
+            t,
+        )
 
     def table(self, within: Sequence[str], condition: str) -> pd.DataFrame:
         """The conditions, with the labels of the group."""

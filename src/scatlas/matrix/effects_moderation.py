@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # the reach of a window within which weights are 1 and beyond which they are 0.
 _TURNS, _DELTA, _NEAR = 3, 0.01, 0.001
 # Variances are lifted to this share of their median where the prior is fitted.
-_LEAST_VARIANCE = 1e-5
+_MIN_VARIANCE = 1e-5
 # Share of genes that a condition is expected to change, and bounds of the standard deviation of
 # their log fold changes, for the log-odds.
 _PROPORTION, _SD_OF_EFFECTS = 0.01, (0.1, 4.0)
@@ -144,7 +144,7 @@ def _fit_prior(s2: Floats, df: Floats, level: Floats | None) -> tuple[Floats, fl
     x, d = s2[known], df[known]
     if x.size == 1:
         return np.full(s2.size, x[0]), 0.0
-    x = np.maximum(x, _LEAST_VARIANCE * (np.median(x) or 1.0))
+    x = np.maximum(x, _MIN_VARIANCE * (np.median(x) or 1.0))
     e = np.log(x) - digamma(d / 2) + np.log(d / 2)
     mean, n_used = np.full(s2.size, e.mean()), 1
     if level is not None and (curves := _natural_curves(level[known], level)).shape[1] > 1:

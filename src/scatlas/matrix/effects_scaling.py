@@ -14,15 +14,11 @@ from scatlas.blocks.streaming import map_in_order
 from scatlas.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
 Scaling = Literal["tmm", "upper_quartile", "none"]
 SCALINGS = get_args(Scaling)
 
-# Values of pseudobulks that are processed at once, per thread.
-BLOCK_VALUES = 2**20
 # Above ten samples, a gene needs enough counts in this share of the others.
 _MANY_SAMPLES, _SHARE_OF_OTHERS = 10, 0.7
 # Genes left out at each end: by ratio, by level.
@@ -135,7 +131,7 @@ def scale_libraries(counts: NDArray[Any], genes: NDArray[np.intp], method: Scali
         factors = upper
     else:
         reference = _reference(counts, genes, upper)
-        against = _Reference.of(counts[reference, genes].astype(np.float64), sizes[reference])
+        against = _Reference.build(counts[reference, genes].astype(np.float64), sizes[reference])
         factors = np.array(
             [
                 *map_in_order(
@@ -172,7 +168,7 @@ class _Reference(NamedTuple):
     variance: NDArray[np.float64]
 
     @classmethod
-    def of(cls, counts: NDArray[np.float64], size: float) -> _Reference:
+    def build(cls, counts: NDArray[np.float64], size: float) -> _Reference:
         with np.errstate(divide="ignore"):
             share = counts / size
             return cls(counts > 0, share, np.log2(share), (size - counts) / size / counts)
@@ -207,10 +203,3 @@ def _inner(values: NDArray[np.float64], trim: float) -> NDArray[np.bool_]:
         if not low <= (sum(ends) + 1) / 2 <= high:
             inner &= values != cut
     return inner
-
-
-def gene_blocks(genes: NDArray[np.intp], values_per_gene: int) -> Iterator[NDArray[np.intp]]:
-    """Genes in blocks that fit :data:`BLOCK_VALUES`."""
-    step = max(1, BLOCK_VALUES // max(1, values_per_gene))
-    for first in range(0, genes.size, step):
-        yield genes[first : first + step]

@@ -129,6 +129,8 @@ def effects(
     given = {"condition": condition}
     given |= {"block": block} if block is not None else {}
     given |= {"replicate": replicate} if replicate is not None else {}
+    if layer is None and adata.X is None:
+        layer = _LAYER
     counts, samples = _pseudobulks(adata, table, replicate is not None, layer)
     samples, few = drop_small(samples, whole_number(min_cells, "min_cells"))
     options: dict[str, Any] = {"method": method, "scaling": scaling, "control": str(control)}
@@ -159,8 +161,6 @@ def _pseudobulks(
     adata: AnnData, table: pd.DataFrame, sums: bool, layer: str | None
 ) -> tuple[NDArray[Any], pd.DataFrame]:
     """Counts ``[n_samples, n_genes]``, and the labels of the samples with their row."""
-    if layer is None and adata.X is None and _LAYER in adata.layers:
-        layer = _LAYER
     x = elements.get_matrix(adata, layer=layer)
     if sums:
         table, layers = aggregate_cells(x, table, [*table], func="sum")

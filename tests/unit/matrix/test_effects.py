@@ -12,7 +12,7 @@ from scipy import stats
 from scatlas.compute.threads import use_threads
 from scatlas.errors import InputError
 from scatlas.matrix import effects as fx
-from scatlas.matrix import effects_scaling
+from scatlas.matrix import effects_model
 from scatlas.matrix.effects_design import Design
 from scatlas.matrix.effects_moderation import n_discoveries, t_pvalues
 from scatlas.matrix.rank_statistics import adjust_pvalues
@@ -97,11 +97,12 @@ def test_no_bit_depends_on_blocks_of_genes_or_threads(method, missing, monkeypat
         counts[3, 11:15] = np.nan
     wanted = None
     for size, threads in ((2**20, 1), (1, 2), (90, 2), (300, 1)):
-        monkeypatch.setattr(effects_scaling, "BLOCK_VALUES", size)
-        monkeypatch.setattr(fx, "_ROWS_AT_ONCE", 1 + size % 7)
+        monkeypatch.setattr(effects_model, "BLOCK_VALUES", size)
+        for module in (fx, effects_model):
+            monkeypatch.setattr(module, "ROWS_AT_ONCE", 1 + size % 7)
         with use_threads(threads):
             found = fit(counts, SCREEN, PLATES, method=method)
-            arrays = [*found.to_memory(np.float64), found.genes.to_numpy()]
+            arrays = [*found.to_memory(dtype=np.float64), found.genes.to_numpy()]
             arrays += [*found.model.f_statistics()]
         wanted = arrays if wanted is None else wanted
         for own, other in zip(arrays, wanted, strict=True):
@@ -112,9 +113,9 @@ def test_integers_and_floats_have_the_same_bits():
     """Small integers are looked up in tables."""
     counts, _ = draw(np.random.default_rng(2), SCREEN, PLATES, n_genes=50)
     counts[:, 3] += 70_000  # beyond the tables
-    wanted = fit(counts, SCREEN, PLATES).to_memory(np.float64)
+    wanted = fit(counts, SCREEN, PLATES).to_memory(dtype=np.float64)
     for dtype in (np.int32, np.float32, np.float64):
-        found = fit(counts.astype(dtype), SCREEN, PLATES).to_memory(np.float64)
+        found = fit(counts.astype(dtype), SCREEN, PLATES).to_memory(dtype=np.float64)
         np.testing.assert_array_equal(found, wanted)
     np.testing.assert_array_equal(fit(counts[:, 4:], SCREEN, PLATES).genes.index[0], "g0")
 
@@ -125,7 +126,7 @@ def test_a_gene_that_a_plate_lacks_is_fitted_on_the_others():
     lacking[PLATES == 1, :20] = np.nan
     lacking[(SCREEN == "ctrl") & (PLATES == 0), 20:25] = np.nan
     found = fit(lacking, SCREEN, PLATES, method="trend", scaling="none")
-    change, t = found.to_memory(np.float64)
+    change, t = found.to_memory(dtype=np.float64)
     on_one = [found.conditions.index.get_loc(c) for c in "bc"]
     on_other = [found.conditions.index.get_loc(c) for c in "ef"]
     assert list(found.conditions.index) == list("abcef")
@@ -138,7 +139,7 @@ def test_a_gene_that_a_plate_lacks_is_fitted_on_the_others():
     assert (found.genes["df_residual"][25:] == 5).all()
     # As if there were no other plate.
     alone = fit(counts[PLATES == 0], SCREEN[PLATES == 0], method="trend", scaling="none")
-    own, _ = alone.to_memory(np.float64)
+    own, _ = alone.to_memory(dtype=np.float64)
     apart = own[1:, :20] - change[np.ix_(on_one, range(20))]
     assert np.ptp(apart, axis=1).max() < 0.05  # the same but for the libraries
 

@@ -16,6 +16,7 @@ import pytest
 from scatlas.errors import InputError
 from scatlas.matrix import effects as fx
 from scatlas.matrix.effects_design import Design
+from scatlas.matrix.effects_model import LinearModel, split_by_missing
 from scatlas.matrix.effects_moderation import (
     _inverse_trigamma,
     f_pvalues,
@@ -82,19 +83,19 @@ class Given(NamedTuple):
 
 def model_of(
     e: np.ndarray, conditions, blocks=None, weights=None, level=None
-) -> tuple[fx.LinearModel, np.ndarray, np.ndarray]:
+) -> tuple[LinearModel, np.ndarray, np.ndarray]:
     """Model of values ``[genes, samples]``, condition 0 is the control; differences and t."""
     e = np.asarray(e, float)
     missing = np.isnan(e).T if weights is None else np.isnan(e).T | (weights == 0).T
     codes = np.asarray(conditions, np.intp)
     blocks = np.zeros(codes.size, np.intp) if blocks is None else np.asarray(blocks, np.intp)
-    parts = fx.split_by_missing(missing if missing.any() else None, len(e), codes, blocks, 0)
+    parts = split_by_missing(missing if missing.any() else None, len(e), codes, blocks, 0)
 
     return fitted(parts, Given(e, weights), level, codes.max())
 
 
 def fitted(parts, values, level=None, n_conditions: int = 1):
-    model = fx.LinearModel.fit(parts, values, np.arange(1, n_conditions + 1), level)
+    model = LinearModel.fit(parts, values, np.arange(1, n_conditions + 1), level)
     change, t = np.full((2, model.moderation.s2.size, n_conditions), np.nan)
     for block in model.blocks():
         change[block.genes], t[block.genes] = block.log2_fold_change.T, block.t.T
@@ -142,8 +143,8 @@ def fit_case(case: str, control: str, group: str, **options) -> fx.Effects:
     )
 
 
-def results(fit: fx.Effects) -> tuple[fx.LinearModel, np.ndarray, np.ndarray]:
-    change, t = fit.to_memory(np.float64)
+def results(fit: fx.Effects) -> tuple[LinearModel, np.ndarray, np.ndarray]:
+    change, t = fit.to_memory(dtype=np.float64)
     return fit.model, change.T, t.T
 
 
@@ -295,7 +296,7 @@ def test_few_samples():
     libraries = scale_libraries(e, every, "tmm")
     assert_close(libraries.factors, lib["TMM"])
     assert_close(scale_libraries(e[:2], every, "tmm").factors, lib["TMM_of_two"][:2])
-    parts = fx.split_by_missing(None, every.size, codes, np.zeros(3, np.intp), 0)
+    parts = split_by_missing(None, every.size, codes, np.zeros(3, np.intp), 0)
     points = read("few_samples", "three_voom_trend_points")  # without genes of no count
     line = lowess(points["x"].to_numpy(), points["y"].to_numpy())
     equal = fx.EqualWeights.fit(e, every, parts, LogScale.of_voom(libraries.effective))
@@ -318,7 +319,7 @@ def test_many_samples():
         assert (filter_by_expr(e, libraries.effective, smallest) == wanted[name]).all()
     assert (filter_by_expr(e, library_sizes(e), 500) == wanted["no_group"]).all()
     codes = (samples["group"] == "b").to_numpy(np.intp)
-    parts = fx.split_by_missing(None, every.size, codes, np.zeros(500, np.intp), 0)
+    parts = split_by_missing(None, every.size, codes, np.zeros(500, np.intp), 0)
     equal = fx.EqualWeights.fit(e, every, parts, LogScale.of_voom(libraries.effective))
     fit = fitted(parts, fx.VoomWeights.fit(equal, parts))
     assert_fit(read("many_samples", "voom"), fit, ["b"])
