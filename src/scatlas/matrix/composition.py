@@ -34,7 +34,7 @@ _NO_DF = "no condition has two replicates in one block"
 # freedom of the others.
 _PRIOR_SHARE = 0.25
 # Of the variance that counts have, for replicates that are the same.
-_LEAST_VARIANCE = 1e-5
+_MIN_VARIANCE = 1e-5
 
 
 def compositions(
@@ -143,7 +143,7 @@ def _fit(z: Floats, totals: Ints, codes: Ints, blocks: Ints, control: int) -> _F
         s2 = design.residual_sum(z, weights, solution) / df
         prior = Moderation.fit(s2, np.full(len(z), df))
         df_prior = min(prior.df_prior, _PRIOR_SHARE * (len(z) - 2) * df)
-        s2 = np.maximum((df * s2 + df_prior * prior.s2_prior) / (df + df_prior), _LEAST_VARIANCE)
+        s2 = np.maximum((df * s2 + df_prior * prior.s2_prior) / (df + df_prior), _MIN_VARIANCE)
         df += df_prior
     compared = design.compared()
     own, variance = design.contrasts(solution, *design.levels(solution), compared)

@@ -78,8 +78,10 @@ def _check_control(control: str, labels: pd.Series, name: str) -> None:
     """Refuse a control that is no label."""
     there = list(labels.cat.categories)
     if control not in there:
-        near = get_close_matches(control, there, 1, 0) or ["a column with values"]
-        raise InputError(f"obs[{name!r}] has no control {control!r}: try {near[0]!r}")
+        by_lower = {label.lower(): label for label in there}
+        near = get_close_matches(control.lower(), by_lower, 1, 0)
+        which = repr(by_lower[near[0]]) if near else "a column with values"
+        raise InputError(f"obs[{name!r}] has no control {control!r}: try {which}")
 
 
 def drop_small(samples: pd.DataFrame, min_cells: int) -> tuple[pd.DataFrame, list[tuple[str, ...]]]:
@@ -106,7 +108,7 @@ class GroupEffects(NamedTuple):
     t: NDArray[np.float32]
 
     @classmethod
-    def of(cls, key: tuple[str, ...], found: Effects) -> GroupEffects:
+    def read(cls, key: tuple[str, ...], found: Effects) -> GroupEffects:
         change, t = found.to_memory()
         return cls(
             key,
@@ -159,4 +161,4 @@ def fit_groups(
             logger.warning("no effects within %s: %s", ", ".join(key), error)
             continue
         left_out += [(*key, *row) for row in found.left_out.itertuples(index=False)]
-        yield GroupEffects.of(key, found)
+        yield GroupEffects.read(key, found)

@@ -55,7 +55,7 @@ def effects(
 
     One linear model of all pseudobulks: logarithms of counts per million, an effect per condition
     and one per block, variances moderated over the genes (limma's voom or trend). With blocks, a
-    condition is compared with the control of its own blocks. A condition with one pseudobulk
+    condition is compared with the control in its blocks. A condition with one pseudobulk
     borrows its variance from those with several, often the control alone: ``df_residual`` says how
     many degrees of freedom there are.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -10,40 +11,68 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-from anndata.io import sparse_dataset
+from anndata.io import read_elem, sparse_dataset
 
+from scatlas.errors import InputError
+from scatlas.io import open_tables
 from scatlas.io.files.hdf5_writing import write_element
-from scatlas.matrix.effects_groups import as_obs
+from scatlas.matrix.effects_groups import N_CELLS, as_obs, drop_small, fit_groups, label_samples
 from scatlas.matrix.effects_moderation import false_discovery_rates, t_pvalues
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     import h5py
     from numpy.typing import NDArray
 
     from scatlas.matrix.effects_groups import GroupEffects
+    from scatlas.workflow.config.sections import Effects as Options
 
 # Rows of a Parquet file that are made at once, and bytes of a chunk of the h5ad.
 _ROWS, _CHUNK_BYTES = 2**21, 2**20
 
 
-def counts_reader(file: h5py.File, measured: Mapping[str, pd.Index], genes: pd.Index) -> Any:
-    """Function of rows of merged sums, which gives counts: NaN where a plate lacks a gene."""
-    sums = sparse_dataset(file["X"])
-    lacks = {plate: ~genes.isin(own) for plate, own in measured.items()}
-    some_lack = any(missing.any() for missing in lacks.values())
+@dataclass(frozen=True)
+class Sums:
+    """Merged sums of the replicates of all plates, in an open h5ad."""
 
-    def counts_of(rows: NDArray[Any], plates: NDArray[Any]) -> NDArray[Any]:
-        part = sums[rows]
+    counts: Any  # [n_samples, n_genes], CSR on disk
+    genes: pd.Index
+    samples: pd.DataFrame  # as label_samples makes them, with the row
+    plates: NDArray[np.object_]  # of each row
+    lacks: dict[str, NDArray[np.bool_]]  # by plate, the genes that it does not measure
+    left_out: list[tuple[str, ...]]
+
+    @classmethod
+    def read(cls, file: h5py.File, stores: Mapping[str, Path], wanted: Options) -> Sums:
+        """Read the labels of the sums; those of few cells are left out."""
+        obs, genes = read_elem(file["obs"]), read_elem(file["var"]).index
+        lacks = {}
+        for plate, store in stores.items():
+            with open_tables(store) as (_, var):
+                lacks[plate] = ~genes.isin(var.read([]).index)
+        names = wanted.condition, wanted.control, wanted.within, wanted.replicate, wanted.block
+        samples = label_samples(obs, *names)
+        samples["row"], samples[N_CELLS] = np.arange(len(samples)), obs[N_CELLS]
+        samples, few = drop_small(samples, wanted.min_cells)
+        plates = obs["plate"].to_numpy(object)
+        return cls(sparse_dataset(file["X"]), genes, samples, plates, lacks, few)
+
+    def effects(self, wanted: Options) -> Iterator[GroupEffects]:
+        """Effects of each group; what has none is added to ``left_out``."""
+        options = {"method": wanted.method, "control": wanted.control}
+        return fit_groups(self.samples, self.counts_of, self.genes, self.left_out, **options)
+
+    def counts_of(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Counts of some rows; NaN where a plate lacks a gene."""
+        part = self.counts[rows]
+        some_lack = any(missing.any() for missing in self.lacks.values())
         fits = not part.nnz or part.data.max() < np.iinfo(np.int32).max
         counts = part.astype(np.int32 if fits and not some_lack else np.float64).toarray()
-        for plate in np.unique(plates) if some_lack else ():
-            counts[np.ix_(plates == plate, lacks[plate])] = np.nan
+        for plate in np.unique(self.plates[rows]) if some_lack else ():
+            counts[np.ix_(self.plates[rows] == plate, self.lacks[plate])] = np.nan
         return counts
-
-    return counts_of
 
 
 class EffectsWriter:
@@ -51,11 +80,8 @@ class EffectsWriter:
     takes the models, :meth:`finish` the rest.
     """
 
-    def __init__(
-        self, file: h5py.File, folder: Path, genes: pd.Index, within: list[str], condition: str
-    ) -> None:
-        self.file, self.folder, self.genes = file, folder, genes
-        self.within, self.condition = within, condition
+    def __init__(self, file: h5py.File, folder: Path, genes: pd.Index, wanted: Options) -> None:
+        self.file, self.folder, self.genes, self.wanted = file, folder, genes, wanted
         self.obs: list[pd.DataFrame] = []
         self.samples: list[pd.DataFrame] = []
         self._of_genes: list[pd.DataFrame] = []
@@ -70,10 +96,10 @@ class EffectsWriter:
                 fillvalue=np.nan,
             ).attrs.update({"encoding-type": "array", "encoding-version": "0.2.0"})
 
-    def append(self, found: GroupEffects, *, p_values: bool) -> None:
+    def append(self, found: GroupEffects) -> None:
         """Write the effects of one value of the columns of ``within``."""
-        group = dict(zip(self.within, found.key, strict=True))
-        table = found.table(self.within, self.condition)
+        group = dict(zip(self.wanted.within, found.key, strict=True))
+        table = found.table(self.wanted.within, self.wanted.condition)
         at = self.genes.get_indexer(found.genes.index)
         for name, values in (("X", found.log2_fold_change), ("layers/t", found.t)):
             dataset = self.file[name]
@@ -85,14 +111,22 @@ class EffectsWriter:
                 whole[:, at] = part
                 dataset[first + lo : first + lo + len(part)] = whole
         self._of_genes.append(found.genes[["mean_expression", "df"]])
-        self._write_parquet(group, table, found, p_values)
+        self._write_parquet(group, table, found)
         self.obs.append(table.assign(model=len(self.obs)))
         self.samples.append(found.samples.assign(**group))
 
-    def finish(self, options: Mapping[str, Any], left_out: pd.DataFrame) -> pd.DataFrame:
-        """Write the tables of the h5ad; return that of the conditions."""
+    def finish(self, left_out: list[tuple[str, ...]]) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """Write the tables of the h5ad; return those of the conditions, and of what has none."""
+        labels = [*self.wanted.within, self.wanted.condition]
+        if not self.obs:
+            reason = left_out[0][-1] if left_out else "no cells have its values"
+            raise InputError(
+                f"effects: {self.wanted.condition} has no effects ({reason}): name another "
+                "condition, replicate or block"
+            )
         table = pd.concat(self.obs)
-        obs = as_obs(table, [*self.within, self.condition])
+        obs = as_obs(table, labels)
+        left = pd.DataFrame(left_out, columns=[*labels, "sample", "reason"], dtype=object)
         self.file.attrs.update({"encoding-type": "anndata", "encoding-version": "0.1.0"})
         kind = {"encoding-type": "dict", "encoding-version": "0.1.0"}
         self.file["layers"].attrs.update(kind)
@@ -103,28 +137,32 @@ class EffectsWriter:
             for name in ("mean_expression", "df")
         }
         write_element(self.file, "varm", of_genes)
-        samples = pd.concat(self.samples).astype(dict.fromkeys(self.within, str))
-        uns = {**options, "samples": samples, "left_out": left_out}
+        samples = pd.concat(self.samples).astype(dict.fromkeys(self.wanted.within, str))
+        names = ("method", "control", "condition", *(["block"] if self.wanted.block else []))
+        options = {name: getattr(self.wanted, name) for name in names}
+        uns = {**options, "samples": samples, "left_out": left}
         write_element(self.file, "uns", {"effects": uns})
-        return table
+        return table.drop(columns="model"), left
 
     def _write_parquet(
-        self, group: Mapping[str, str], table: pd.DataFrame, found: GroupEffects, p_values: bool
+        self, group: Mapping[str, str], table: pd.DataFrame, found: GroupEffects
     ) -> None:
         name = re.sub(r"[^A-Za-z0-9._-]", "_", "_".join(group.values())) or "all"
         path = self.folder / f"{name}.parquet"
         if path.exists():
             path = self.folder / f"{name}-{len(self.obs)}.parquet"
-        labels = {**group, self.condition: ""}
+        labels = {**group, self.wanted.condition: ""}
         df = found.genes["df"].to_numpy()
         step = max(1, _ROWS // max(1, len(df)))
         writer = None
         for lo in range(0, len(table), step):
-            part = _long(table.iloc[lo : lo + step], found, slice(lo, lo + step), df, p_values)
+            part = _long(
+                table.iloc[lo : lo + step], found, slice(lo, lo + step), df, self.wanted.p_values
+            )
             columns = {
                 label: pa.DictionaryArray.from_arrays(
                     pa.array(part["row"] if not value else np.zeros(part["row"].size, np.int32)),
-                    pa.array([value] if value else table[self.condition].tolist()),
+                    pa.array([value] if value else table[self.wanted.condition].tolist()),
                 )
                 for label, value in labels.items()
             }

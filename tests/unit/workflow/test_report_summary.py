@@ -76,13 +76,13 @@ def test_the_next_steps_are_those_that_were_not_done(results: Results):
     steps = summary_of(results, facts_of(results)).following
     assert [words(step)[:4] for step in steps] == ["Name", "Corr", "Comp"]
     assert [link.text for step in steps for link in step if link.is_code] == [
-        *("scatlas label", "integrate: {key: [plate]}", "pseudobulk")
+        *("scatlas label", "integrate: {key: [plate]}", "effects")
     ]
     mixed = summary_of(results, facts_of(results), integrate={"key": ["plate"]}).following
     assert mixed == [steps[0], steps[2]]
     named = replace(results, labels_store=None)
     named.__dict__["labels"] = Labels(names={"0": "T cells"})
-    assert summary_of(named, facts_of(named), pseudobulk={"by": ["x"]}).following == [steps[1]]
+    assert summary_of(named, facts_of(named), effects={"condition": "x"}).following == [steps[1]]
 
 
 def test_nothing_odd_is_stated(results: Results):

@@ -117,7 +117,7 @@ class Effects(Section):
     )
     block: Text | None = described(
         None,
-        "The column with plates or batches: a condition is compared with the controls of its own",
+        "The column with plates or batches: a condition is compared with the controls of the same",
         "ones. null: with all controls.",
     )
     method: Literal["voom", "trend"] = described(
