@@ -479,7 +479,7 @@ def test_check_finds_the_columns_that_steps_would_miss(command: Command, tmp_pat
     config.write_text(
         re.sub("max_pct_mt: .*", "max_pct_mt: 0.15", text).replace("by: plate", "by: vial")
         + "labels: labels.tsv\nmarkers: {by: [leiden, cel_line]}\nintegrate: {key: [tissue]}\n"
-        "pseudobulk: {by: [leiden, donor]}\nreport: {colors: [celltype]}\n"
+        "pseudobulk: {by: [leiden, donor, dose]}\nreport: {colors: [celltype]}\n"
         "subset: {by: [vial]}\nconsensus: {also: [MT-CO1, mt-co1]}\nby_gene: {genes: [Nope]}\n"
     )
     colour, gene, percent, *said, last = command("check", status=1).splitlines()
@@ -498,7 +498,7 @@ def test_check_finds_the_columns_that_steps_would_miss(command: Command, tmp_pat
         for how_many, *rest in (
             ("no plate has", "vial", "qc.by", "", "p1", f"{columns}, tissue"),
             ("no plate has", "cel_line", "markers.by", hints[0], "p1", f"{columns}, tissue"),
-            ("no plate has", "donor", "pseudobulk.by", "", "p1", f"{columns}, tissue"),
+            ("no plate has", "dose", "pseudobulk.by", "", "p1", f"{columns}, tissue"),
             ("no plate has", "vial", "subset.by", "", "p1", f"{columns}, tissue"),
             ("1 of 2 plates have", "tissue", "integrate.key", "", "p2", columns),
         )

@@ -53,11 +53,13 @@ rule effects:
     benchmark:
         f"{OUT}/benchmarks/effects/atlas.tsv"
     retries: 2
+    group:
+        small_atlas
     conda:
         "../../envs/cpu.yaml"
     threads: threads_for("effects")
     resources:
-        **requests("effects"),
+        **requests("effects", "small_atlas"),
     params:
         sums=each(f"{OUT}/plates/{{plate}}/effects.zarr", options=True),
         options=sections(effects=CONFIG.effects),

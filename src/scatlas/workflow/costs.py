@@ -263,7 +263,7 @@ COSTS = {
         Cost(0.2, 4.9), extra_mb=lambda job: PSEUDOBULK_MB_PER_CELL * job.size.cells
     ),
     "effects": RuleCost(  # counts, effects and t of one group of cells
-        Cost(5), plate_s=PLATE_S, threads=4, blocks=False, extra_mb=lambda _: EFFECTS_MB
+        Cost(5), plate_s=PLATE_S, threads=4, extra_mb=lambda _: EFFECTS_MB
     ),
     # As the tables of qc_filter and normalize.
     "cell_groups": RuleCost(Cost(0.3, us_per_cell=0.7), threads=1, table=_MERGED.table),
