@@ -164,6 +164,16 @@ def test_a_well_per_drug_is_compared_with_the_controls_of_its_plate():
     np.testing.assert_allclose(t, change / error, rtol=1e-10)
 
 
+def test_equal_weights_for_unlike_libraries_are_warned_of(caplog):
+    counts, _ = draw(np.random.default_rng(7), SCREEN, PLATES, n_genes=40, levels=7, spread=0.05)
+    fit(counts, SCREEN, PLATES, method="trend")
+    counts[1] *= 10
+    fit(counts, SCREEN, PLATES)
+    assert "method='voom'" not in caplog.text
+    fit(counts, SCREEN, PLATES, method="trend")
+    assert "-fold: with method='trend' p-values are too small, with method='voom'" in caplog.text
+
+
 def test_replicates_and_reasons_are_told():
     conditions = np.array(["ctrl", "ctrl", "a", "a", "b", "c", "c", "d", "ctrl", "d"])
     blocks = np.array([0, 0, 0, 1, 1, 2, 2, 3, 3, 3])
