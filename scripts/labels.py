@@ -59,7 +59,8 @@ def options() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> None:
     args = options().parse_args(argv)
-    with script.recorded_run(args, outputs=[args.labels, args.sample]) as facts:
+    outputs = [args.labels, args.sample]
+    with script.recorded_run(args, outputs=outputs) as facts:
         tables = read_tables(args.tables)
         there = open_store(args.merged)["obs"].attrs["column-order"]
         plates = json.loads(args.concat.read_text("utf-8"))["plates"]
@@ -88,6 +89,7 @@ def main(argv: list[str] | None = None) -> None:
             refuse_taken(types, there, values)
             values |= types
             write_tables(args.out, written)
+            outputs += [args.out / f"{name}.tsv" for name in written]
         facts |= {
             "columns": [
                 name

@@ -79,9 +79,10 @@ def main(argv: list[str] | None = None) -> None:
             tables=args.tables,
             page=args.report,
         )
-        # Those of marker genes and effects are outputs of other steps.
+        # Those of marker genes, effects and types are outputs of other steps.
+        others = ("markers", "effects", "annotation")
         tables = sorted(args.tables.glob("*.tsv"))
-        reports += [path for path in tables if not path.stem.startswith(("markers", "effects"))]
+        reports += [path for path in tables if not path.stem.startswith(others)]
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ bit depends on the blocks of genes or the threads.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -43,11 +44,14 @@ if TYPE_CHECKING:
     Ints = NDArray[np.intp]
     Floats = NDArray[np.float64]
 
+logger = logging.getLogger(__name__)
 Method = Literal["voom", "trend"]
 METHODS = get_args(Method)
 N_CELLS = "n_obs_aggregated"  # as sa.get.aggregate names it
 _FDR = 0.05
 _MAX_NAMED = 5
+# Equal weights suit libraries that differ less (Law et al. 2014).
+_MAX_FOLD = 3
 _TABLE_SIZE = 2**16
 
 
@@ -152,6 +156,12 @@ def fit_effects(
     if method == "voom":
         model = LinearModel.fit(parts, VoomWeights.fit(equal, parts), compared)
     else:
+        if (fold := libraries.effective.max() / libraries.effective.min()) > _MAX_FOLD:
+            logger.warning(
+                "the counts per pseudobulk differ %.0f-fold: with method='trend' p-values are too "
+                "small, with method='voom' they are not",
+                fold,
+            )
         model = LinearModel.fit(parts, equal, compared, level=equal.mean)
     columns = {"mean_expression": equal.mean, **model.moderation.by_gene()}
     return Effects(

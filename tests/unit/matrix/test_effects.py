@@ -144,6 +144,36 @@ def test_a_gene_that_a_plate_lacks_is_fitted_on_the_others():
     assert np.ptp(apart, axis=1).max() < 0.05  # the same but for the libraries
 
 
+def test_a_well_per_drug_is_compared_with_the_controls_of_its_plate():
+    """Tahoe's design: every degree of freedom is a control's, no plate is compared with another."""
+    plates = np.repeat([0, 1, 2], 7)
+    conditions = np.array([["ctrl"] * 3 + [f"d{p}{i}" for i in range(4)] for p in range(3)]).ravel()
+    counts, _ = draw(np.random.default_rng(6), conditions, plates, n_genes=40, levels=7)
+    found = fit(counts, conditions, plates, method="trend")
+    change, t = found.to_memory(dtype=np.float64)
+    library = (found.samples["library_size"] * found.samples["scaling_factor"]).to_numpy()
+    prior = 2 * library / library.mean()
+    logs = np.log2((counts + prior[:, None]) / (library + 2 * prior)[:, None])
+    controls = np.stack([logs[(conditions == "ctrl") & (plates == p)] for p in range(3)])
+    for row, name in enumerate(found.conditions.index):
+        at = np.flatnonzero(conditions == name)[0]
+        np.testing.assert_allclose(change[row], logs[at] - controls[plates[at]].mean(axis=0))
+    assert (found.genes["df_residual"] == 3 * 3 - 3).all()
+    np.testing.assert_allclose(found.genes["s2"], controls.var(axis=1, ddof=1).mean(axis=0))
+    error = np.sqrt(found.genes["s2_post"].to_numpy() * (1 + 1 / 3))
+    np.testing.assert_allclose(t, change / error, rtol=1e-10)
+
+
+def test_equal_weights_for_unlike_libraries_are_warned_of(caplog):
+    counts, _ = draw(np.random.default_rng(7), SCREEN, PLATES, n_genes=40, levels=7, spread=0.05)
+    fit(counts, SCREEN, PLATES, method="trend")
+    counts[1] *= 10
+    fit(counts, SCREEN, PLATES)
+    assert "method='voom'" not in caplog.text
+    fit(counts, SCREEN, PLATES, method="trend")
+    assert "-fold: with method='trend' p-values are too small, with method='voom'" in caplog.text
+
+
 def test_replicates_and_reasons_are_told():
     conditions = np.array(["ctrl", "ctrl", "a", "a", "b", "c", "c", "d", "ctrl", "d"])
     blocks = np.array([0, 0, 0, 1, 1, 2, 2, 3, 3, 3])
