@@ -108,8 +108,23 @@ def test_a_changed_plate_sums_its_own_cells_alone(
     }
 
 
-def test_what_effects_cannot_use(compared: Project, tmp_path: Path):
+def test_samples_of_several_plates_are_added_up(
+    compared: Project, plates: dict[str, Path], tmp_path: Path
+):
+    """Else each plate of a donor would count as one more."""
     project = compared.copied(tmp_path / "copy")
+    options = {**OPTIONS, "replicate": "cell_line", "block": None, "p_values": False}
+    project.change(effects=options)
+    project.build("results/effects.h5ad")
+    found = ad.read_h5ad(project.results / "effects.h5ad")
+    own = sa.tl.effects(kept_cells(plates), "drug", "DMSO_TF", replicate="cell_line")[
+        found.obs_names
+    ]
+    np.testing.assert_allclose(found.layers["t"], own.layers["t"], rtol=1e-6)
+    assert found.obs["n_replicates"].tolist() == own.obs["n_replicates"].tolist()
+    assert found.obs["n_replicates"].max() <= 6
+    (file,) = (project.results / "effects").glob("*.parquet")
+    assert "p_value" not in pd.read_parquet(file)
     project.change(effects={**OPTIONS, "control": "DMSO"})
     done = project.run("results/effects.h5ad")
     assert done.returncode

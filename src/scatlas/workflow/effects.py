@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 from anndata.io import read_elem, sparse_dataset
+from scipy.sparse import csr_matrix
 
 from scatlas.errors import InputError
 from scatlas.io import open_tables
@@ -37,9 +38,10 @@ _ROWS, _CHUNK_BYTES = 2**21, 2**20
 class Sums:
     """Merged sums of the replicates of all plates, in an open h5ad."""
 
-    counts: Any  # [n_samples, n_genes], CSR on disk
+    counts: Any  # [n_rows, n_genes], CSR on disk
     genes: pd.Index
-    samples: pd.DataFrame  # as label_samples makes them, with the row
+    samples: pd.DataFrame  # as label_samples makes them, with their number as row
+    numbers: NDArray[np.int64]  # of the sample of each row: one on several plates is added up
     plates: NDArray[np.object_]  # of each row
     lacks: dict[str, NDArray[np.bool_]]  # by plate, the genes that it does not measure
     left_out: list[tuple[str, ...]]
@@ -53,25 +55,36 @@ class Sums:
             with open_tables(store) as (_, var):
                 lacks[plate] = ~genes.isin(var.read([]).index)
         names = wanted.condition, wanted.control, wanted.within, wanted.replicate, wanted.block
-        samples = label_samples(obs, *names)
-        samples["row"], samples[N_CELLS] = np.arange(len(samples)), obs[N_CELLS]
-        samples, few = drop_small(samples, wanted.min_cells)
+        rows = label_samples(obs, *names)
+        groups = rows.groupby([*rows], observed=True, sort=False)
+        numbers = groups.ngroup().fillna(-1).to_numpy(np.int64)  # -1: without a value of within
+        n_cells = obs[N_CELLS].to_numpy()
+        samples = rows[~rows.duplicated() & (numbers >= 0)]
+        samples = samples.assign(row=numbers[rows.index.get_indexer(samples.index)])
+        samples[N_CELLS] = np.bincount(numbers[numbers >= 0], n_cells[numbers >= 0])[samples["row"]]
+        samples, few = drop_small(samples.astype({N_CELLS: np.int64}), wanted.min_cells)
         plates = obs["plate"].to_numpy(object)
-        return cls(sparse_dataset(file["X"]), genes, samples, plates, lacks, few)
+        return cls(sparse_dataset(file["X"]), genes, samples, numbers, plates, lacks, few)
 
     def effects(self, wanted: Options) -> Iterator[GroupEffects]:
         """Effects of each group; what has none is added to ``left_out``."""
         options = {"method": wanted.method, "control": wanted.control}
         return fit_groups(self.samples, self.counts_of, self.genes, self.left_out, **options)
 
-    def counts_of(self, rows: NDArray[Any]) -> NDArray[Any]:
-        """Counts of some rows; NaN where a plate lacks a gene."""
-        part = self.counts[rows]
+    def counts_of(self, samples: NDArray[Any]) -> NDArray[Any]:
+        """Counts of some samples; NaN where a plate of one lacks a gene."""
+        order = np.full(self.numbers.max() + 1, -1)
+        order[samples] = np.arange(samples.size)
+        of_rows = np.where(self.numbers >= 0, order[self.numbers], -1)
+        rows = np.flatnonzero(of_rows >= 0)
+        places = of_rows[rows], np.arange(rows.size)
+        adds = csr_matrix((np.ones(rows.size, np.int64), places), (samples.size, rows.size))
+        part = adds @ self.counts[rows]
         some_lack = any(missing.any() for missing in self.lacks.values())
         fits = not part.nnz or part.data.max() < np.iinfo(np.int32).max
         counts = part.astype(np.int32 if fits and not some_lack else np.float64).toarray()
-        for plate in np.unique(self.plates[rows]) if some_lack else ():
-            counts[np.ix_(self.plates[rows] == plate, self.lacks[plate])] = np.nan
+        for row in rows if some_lack else ():
+            counts[of_rows[row], self.lacks[self.plates[row]]] = np.nan
         return counts
 
 
