@@ -629,3 +629,36 @@ def test_maps_of_long_names_fit_a_page(n_categories, tmp_path) -> None:
         assert len(set(legend)) == len(legend), "no two names are drawn as one text"
         pl.save(figure, tmp_path / "map.png")
         assert max(mpl.image.imread(tmp_path / "map.png").shape[:2]) <= 2400
+
+
+def test_effects_show_the_strongest_conditions_and_their_genes(tmp_path) -> None:
+    rng = np.random.default_rng(0)
+    names = [f"a drug with a long name at a dose of {i} uM" for i in range(90)]
+    genes = pd.DataFrame(rng.poisson(30, (90, 50)), names, [f"line {i}" for i in range(50)])
+    genes.loc[names[7]] = 5000
+    genes = genes.astype(float).mask(rng.random(genes.shape) < 0.1)
+    figure = pl.effect_strength(genes)
+    ax = figure.axes[0]
+    assert len(ax.get_yticks()) == 60
+    assert ax.get_yticklabels()[0].get_text().endswith("7 uM")
+    pl.save(figure, tmp_path / "strength.png")
+    height, width = mpl.image.imread(tmp_path / "strength.png").shape[:2]
+    assert max(height, width) <= 3000
+        t.get_text() for t in pl.effect_strength(genes.iloc[:3, :3]).texts
+    } == set()
+
+    p = np.array([1e-30, 1e-31, 0.0, 0.5, 1e-9])
+    table = pd.DataFrame(
+        {
+            "gene": list("ABCDE"),
+            "log2_fold_change": [1.0, 1.01, -2.0, 0.1, -0.5],
+            "p_value": p,
+            "fdr": np.minimum(1, 5 * p),
+        }
+    )
+    ax = pl.volcano(table, "drug").axes[0]
+    assert ax.get_title(loc="left") == "drug: 2 up, 2 down"
+    assert {text.get_text() for text in ax.texts} == {"C", "B", "E"}, "A would lie on B"
+    for draw in (pl.effect_strength, pl.volcano):
+        with pytest.raises(InputError, match="to draw"):
+            draw(table.iloc[:0])
