@@ -69,10 +69,10 @@ def test_the_page_leads_from_a_release_to_the_effects(
     page = (ROOT / "docs/tahoe.md").read_text()
     blocks = dict(re.findall(r"```(bash|yaml|python)\n(.*?)```", page, re.DOTALL))
     assert page.count("```") == 2 * len(blocks)
-    plates = [*simulate_plates(n_plates=3, n_cells=250, n_genes=300).values()]
+    plates = [*simulate_plates(n_plates=3, n_cells=900, n_genes=300, n_lines=3).values()]
     for adata in plates:
         wells = adata.obs["sample"].astype(str)
-        moved = (adata.obs["drug"] == CONTROL) & (np.arange(250) % 2 == 0)
+        moved = (adata.obs["drug"] == CONTROL) & (np.arange(900) % 2 == 0)
         adata.obs["sample"] = wells.mask(moved, wells + "_b")
     write_release(tmp_path / "tahoe", plates, rows_per_group=100)
     monkeypatch.chdir(tmp_path)
@@ -100,6 +100,10 @@ def test_the_page_leads_from_a_release_to_the_effects(
     assert {"drug", "dose", "gene_count"} <= set(ad.read_zarr("results/atlas.zarr").obs)
     names: dict = {}
     exec(blocks["python"].replace("CVCL_0546", "SIM_0002"), names)
-    assert names["effects"].shape[1] == 300
-    assert names["n_free"] == 3
-    assert names["spread"].between(0, 20).all()
+    line = names["line"].obs
+    assert set(line["n_replicates"]) == {1}
+    assert set(line["n_controls"]) == {2}
+    assert set(line["df_residual"]) == {3}, "two control wells less one on each plate"
+    assert len(line) == 21, "7 drugs, a dose on each plate"
+    assert names["table"]["fdr"].between(0, 1).all()
+    assert len(names["table"]) > 50

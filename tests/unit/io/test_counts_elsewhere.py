@@ -16,7 +16,12 @@ from scatlas.io import load_plate, split_samples
 from scatlas.io.matrices.counts_source import what_elements_hold
 from scatlas.io.matrices.source import COUNTS, EXPECTED
 from scatlas.io.tables.cell_names import SharedCells
-from scatlas.workflow.command_line.check import AskedColumns, AskedGenes, _problems_of_plates
+from scatlas.workflow.command_line.check import (
+    AskedColumns,
+    AskedGenes,
+    Controls,
+    _problems_of_plates,
+)
 from scatlas.workflow.command_line.plate_facts import read_facts
 from scatlas.workflow.config.plate_sheet import Plate
 from scatlas.workflow.config.sections import Config
@@ -117,7 +122,7 @@ def test_a_file_without_x_cells_or_genes_is_told_so(tmp_path: Path, shape, said,
     with pytest.raises(InputError, match=said):
         read_facts("p", str(path))
     plate = Plate(plate="p", path=str(path), counts=counts_in)
-    asked = AskedColumns(Config()), AskedGenes(Config())
+    asked = AskedColumns(Config()), AskedGenes(Config()), Controls(Config())
     (problem,) = _problems_of_plates(Config(), [plate], SharedCells(), *asked)
     is_there = counts_in == "X" and shape is not None
     expected = said if is_there else f"{counts_in} of plate 'p' is missing: give a file"
