@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import anndata as ad
 import pytest
 
 import scatlas as sa
@@ -75,8 +76,12 @@ def test_a_reference_page_has_parameters_results_errors_and_passes(built: Path) 
 def test_the_code_of_a_notebook_runs(name: str, capsys: pytest.CaptureFixture) -> None:
     text = (ROOT / "docs/notebooks" / f"{name}.md").read_text()
     names: dict[str, object] = {}
-    for cell in re.findall(r"^```{code-cell} ipython3\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
-        exec(compile(cell.replace("%matplotlib inline", ""), f"{name}.md", "exec"), names)
+    cells = re.findall(r"^```{code-cell} ipython3\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    # A notebook may change settings, which tests after it in this process would have.
+    names_of_settings = ("zarr_write_format", "auto_shard_zarr_v3")
+    with ad.settings.override(**{name: getattr(ad.settings, name) for name in names_of_settings}):
+        for cell in cells:
+            exec(compile(cell.replace("%matplotlib inline", ""), f"{name}.md", "exec"), names)
     said = capsys.readouterr().out
     assert all(sentence in said for sentence in SAID.get(name, ()))
 
