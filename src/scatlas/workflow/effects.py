@@ -72,7 +72,7 @@ class Sums:
         return fit_groups(self.samples, self.counts_of, self.genes, self.left_out, **options)
 
     def counts_of(self, samples: NDArray[Any]) -> NDArray[Any]:
-        """Counts of some samples; NaN where a plate of one lacks a gene."""
+        """Counts of some samples; NaN for genes that a plate of a sample does not measure."""
         order = np.full(self.numbers.max() + 1, -1)
         order[samples] = np.arange(samples.size)
         of_rows = np.where(self.numbers >= 0, order[self.numbers], -1)
