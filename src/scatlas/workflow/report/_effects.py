@@ -26,9 +26,10 @@ _N_ROWS = 10  # genes of each condition in the table
 def effects(writer: ReportWriter, path: Path, wanted: Mapping[str, Any]) -> list[Picture | Table]:
     """Pictures and tables of ``effects.h5ad``; ``wanted`` is the config's section effects."""
     condition, within = wanted["condition"], wanted["within"]
-    table = pd.read_csv(writer.tables / "effects.tsv", sep="\t", dtype=str)
-    left_out = pd.read_csv(writer.tables / "effects_left_out.tsv", sep="\t", dtype=str)
-    n_significant = table["n_significant"].astype(int)
+    labels = dict.fromkeys([condition, *within], str)
+    table = pd.read_csv(writer.tables / "effects.tsv", sep="\t", dtype=labels)
+    left_out = pd.read_csv(writer.tables / "effects_left_out.tsv", sep="\t", dtype=str).fillna("")
+    n_significant = table["n_significant"]
     groups = table[within].agg(", ".join, axis=1) if within else pd.Series("all cells", table.index)
     strength = pd.DataFrame(
         {"condition": table[condition], "group": groups, "n": n_significant}
@@ -50,7 +51,7 @@ def effects(writer: ReportWriter, path: Path, wanted: Mapping[str, Any]) -> list
         ("effects", "Effects of the conditions", table),
         ("effects_left_out", "Conditions without effects", left_out),
     ):
-        shown = frame.fillna("").set_index(condition)
+        shown = frame.set_index(condition)
         items.append(writer.table(name, title, shown, written=True))
     genes = pd.concat(rows).set_index("gene")
     return [*items, writer.table("strongest_effects", "Genes of the strongest effects", genes)]
