@@ -70,30 +70,21 @@ class Effects:
     left_out: pd.DataFrame
     """``condition``, ``sample`` (empty: all of the condition) and ``reason``."""
 
-    def to_memory(
-        self, genes: pd.Index | None = None, dtype: Any = np.float32
-    ) -> tuple[NDArray[Any], NDArray[Any]]:
-        """log2 fold changes and moderated t, ``[n_conditions, n_genes]``, of the tested genes or of
-        others, too, which have NaN.
-        """
-        genes = self.genes.index if genes is None else genes
-        at = genes.get_indexer(self.genes.index)
-        shape = len(self.conditions), genes.size
+    def to_memory(self, dtype: Any = np.float32) -> tuple[NDArray[Any], NDArray[Any]]:
+        """log2 fold changes and moderated t, ``[n_conditions, n_genes]``, of the tested genes."""
+        shape = len(self.conditions), len(self.genes)
         change, t = np.full(shape, np.nan, dtype), np.full(shape, np.nan, dtype)
         for block in self.model.blocks():
-            own = at[block.genes]
-            change[:, own], t[:, own] = block.log2_fold_change, block.t
+            change[:, block.genes], t[:, block.genes] = block.log2_fold_change, block.t
         return change, t
 
-    def summary(self, t: NDArray[Any], df: Floats) -> pd.DataFrame:
-        """The conditions, with degrees of freedom and numbers of genes, from their t and its
-        degrees of freedom.
-        """
+    def summary(self, t: NDArray[Any]) -> pd.DataFrame:
+        """The conditions, with degrees of freedom and numbers of genes, from their t."""
         table = self.conditions.assign(
             df_residual=float(self.genes["df_residual"].max()),
             df_prior=self.model.moderation.df_prior,
             n_genes=np.isfinite(t).sum(axis=1),
-            n_significant=n_discoveries(t, df, _FDR),
+            n_significant=n_discoveries(t, self.genes["df"].to_numpy(), _FDR),
         )
         if N_CELLS in self.samples:
             cells = self.samples.groupby("condition", observed=True)[N_CELLS].sum()

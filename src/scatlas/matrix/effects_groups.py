@@ -110,14 +110,7 @@ class GroupEffects(NamedTuple):
     @classmethod
     def read(cls, key: tuple[str, ...], found: Effects) -> GroupEffects:
         change, t = found.to_memory()
-        return cls(
-            key,
-            found.summary(t, found.genes["df"].to_numpy()),
-            found.genes,
-            found.samples,
-            change,
-            t,
-        )
+        return cls(key, found.summary(t), found.genes, found.samples, change, t)
 
     def table(self, within: Sequence[str], condition: str) -> pd.DataFrame:
         """The conditions, with the labels of the group."""
@@ -161,4 +154,6 @@ def fit_groups(
             logger.warning("no effects within %s: %s", ", ".join(key), error)
             continue
         left_out += [(*key, *row) for row in found.left_out.itertuples(index=False)]
-        yield GroupEffects.read(key, found)
+        effects = GroupEffects.read(key, found)
+        del found  # and its counts, before those of the next group are read
+        yield effects
