@@ -27,7 +27,7 @@ from scatlas.matrix.reference_map import (
 from scatlas.workflow import script
 from scatlas.workflow.config.atlas_sections import Neighbors
 from scatlas.workflow.provenance import read_record
-from scatlas.workflow.reference import write_reference
+from scatlas.workflow.reference import MIXED, write_reference
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -79,7 +79,8 @@ def main(argv: list[str] | None = None) -> None:
             offset = (moments.mean_of_all if zero_center else -zeros) @ PCs
         check_components(args.atlas, x, x_pca, PCs, offset, codes)
         n_neighbors, n_pcs = neighbors_of(sample, record["config"])
-        sample.obsm["X_pca"] = np.ascontiguousarray(sample.obsm["X_pca"][:, :n_pcs])
+        cells = sample.obsm.pop(MIXED if MIXED in sample.obsm else "X_pca")
+        sample.obsm["X_pca"] = np.ascontiguousarray(cells[:, :n_pcs])
         n_neighbors = min(n_neighbors, sample.n_obs - 1)
         index = index_reference(sample.obsm["X_pca"], n_neighbors + 1, seed=record["seed"])
         logger.info(
@@ -98,6 +99,7 @@ def main(argv: list[str] | None = None) -> None:
             variance=variance,
             votes=votes,
             n_leading=n_leading,
+            mixed=sample.uns.get("harmony"),
         )
         facts |= {"n_cells": sample.n_obs, "n_cells_of_atlas": codes.size, "recall": index.recall}
         facts |= {"n_neighbors": n_neighbors, "n_pcs": n_pcs or PCs.shape[1]}
@@ -108,7 +110,10 @@ def sample_cells(atlas: Path, n_cells: int, columns: list[str], seed: int) -> An
     n_all = open_with_zarr_python(atlas)["X"].attrs["shape"][0]
     rng = np.random.default_rng(seed)
     chosen = np.sort(rng.choice(n_all, size=min(n_cells, n_all), replace=False))
-    obs, obsm = ["plate", *columns], ["X_pca", "X_umap"]
+    store = open_with_zarr_python(atlas)
+    # Its map is of the mixed cells where their clusters were kept.
+    basis = MIXED if "harmony" in store["uns"] else "X_pca"
+    obs, obsm = ["plate", *columns], [basis, "X_umap"]
     return read_subset(atlas, chosen, x=False, obs=obs, obsm=obsm)
 
 

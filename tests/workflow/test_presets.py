@@ -103,7 +103,7 @@ def test_steps_on_demand_run_where_they_are_asked_for(tmp_path: Path):
     """An empty section has its defaults; without a section the rule does not run."""
     shutil.copytree(ROOT / "config", tmp_path / "config")
     demo = tmp_path / "config/demo.yaml"
-    asked = {"doublets": {}, "pseudobulk": {}, "integrate": {"key": ["plate"], "cells": "all"}}
+    asked = {"doublets": {}, "pseudobulk": {}, "integrate": {"key": ["plate"]}}
     demo.write_text(yaml.safe_dump(yaml.safe_load(demo.read_text()) | asked))
     per_plate = dict.fromkeys(("doublets", "pseudobulk"), 4) | TYPES | {"simulate": 5}
     once = dict.fromkeys(("merge_pseudobulk", "harmony", "integrate"), 1)

@@ -195,7 +195,7 @@ CONFIGS = {
         "map": {"method": "full", "memory": "1000GB"},
         "doublets": {"filter": True},
         "pseudobulk": {},
-        "integrate": {"cells": "all", "n_pcs": 20},
+        "integrate": {"n_pcs": 20},
         "markers": {"by": ["leiden", "plate"], "wilcoxon": True},
     },
 }
