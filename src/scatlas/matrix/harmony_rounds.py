@@ -12,8 +12,8 @@ from __future__ import annotations
 import logging
 import math
 import os
-from contextlib import ExitStack, contextmanager
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from queue import SimpleQueue
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -36,15 +36,17 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 logger = logging.getLogger(__name__)
-# Blocks are drawn cell by cell up to so many cells, which fit the memory; else in runs of
-# neighbours, of which there are about _MAX_RUNS.
-CELLS_IN_MEMORY, _MIN_RUN, _MAX_RUNS = 2**18, 16, 2**16
+# Blocks are drawn in runs of neighbours, of which there are at most so many: up to as many cells,
+# cell by cell.
+_MAX_RUNS = 2**16
+# Scratch rows of so many cells stay in memory.
+_CELLS_IN_MEMORY = 2**18
 # Cells of a task: of a pass, whose logits stay in the L2 cache, and of a sweep in the order of the
 # cells, where more of them share their batches.
 _CELLS_PER_PASS_TASK, _CELLS_PER_TASK = 1024, 4096
 _BYTES_OF_SUMS = 2**29  # of all threads together
 # Cells that find the first clusters, and steps of k-means.
-_START_CELLS, _START_STEPS = 2**16, 10
+_START_CELLS, _START_STEPS = 2**15, 10
 # Clustering of a round ends when the mean of so many passes stays.
 _WINDOW = 3
 # Components beyond these have squares that single precision cannot hold.
@@ -100,7 +102,7 @@ class FileRows:
 def scratch_rows(n_cells: int, n_comps: int, folder: Path) -> Iterator[Rows]:
     """Rows to write and read again: in memory for few cells, else in a file in ``folder``."""
     with ExitStack() as stack:
-        if n_cells <= CELLS_IN_MEMORY:
+        if n_cells <= _CELLS_IN_MEMORY:
             yield np.empty((n_cells, n_comps), np.float32)
         else:
             file = stack.enter_context(TemporaryFile(dir=folder))
@@ -146,12 +148,13 @@ class Mixed(NamedTuple):
     terms: Float32s  # [combinations, clusters, components]: the last correction
 
 
-class _Sums(NamedTuple):
-    """Sums of one thread."""
+class _Own(NamedTuple):
+    """Sums and memory of one thread."""
 
     now: Floats  # [1, batches, clusters]: shares of the cells of the present block
     later: Floats  # [blocks, batches, clusters]: shares, by the cells' blocks of the next pass
     products: Floats  # [combinations, clusters, components + 1]: shares times components and 1
+    scratch: Float32s  # [cells of a task * clusters]
 
 
 def first_centroids(cells: Rows, n_clusters: int, rng: np.random.Generator) -> Float32s:
@@ -162,13 +165,15 @@ def first_centroids(cells: Rows, n_clusters: int, rng: np.random.Generator) -> F
     n = min(cells.shape[0], _START_CELLS)
     chosen = np.sort(rng.permutation(cells.shape[0])[:n])
     x = np.ascontiguousarray(cells[chosen], np.float32)
-    distance = 2 * (1 - x @ x[rng.integers(n, size=n_clusters)].T).T
+    closeness = x @ x[rng.integers(n, size=n_clusters)].T
     with np.errstate(divide="ignore"):
-        waits = [rng.standard_exponential(n) / np.abs(row) for row in distance]
-    centroids = x[[int(wait.argmin()) for wait in waits]].astype(np.float64)
+        waits = (rng.standard_exponential(n) / np.abs(1 - column) for column in closeness.T)
+        drawn = [int(wait.argmin()) for wait in waits]
+    centroids = x[drawn].astype(np.float64)
     for _ in range(_START_STEPS):
-        half_squares = (centroids**2).sum(axis=1) / 2
-        nearest = (x @ centroids.T.astype(np.float32) - half_squares).argmax(axis=1)
+        np.matmul(x, centroids.T.astype(np.float32), out=closeness)
+        closeness -= ((centroids**2).sum(axis=1) / 2).astype(np.float32)
+        nearest = closeness.argmax(axis=1)
         sizes = np.bincount(nearest, minlength=n_clusters)
         sums = np.stack([np.bincount(nearest, column, n_clusters) for column in x.T], axis=1)
         centroids = np.where(sizes[:, None], sums / np.maximum(sizes, 1)[:, None], centroids)
@@ -197,8 +202,7 @@ class Rounds:
         self.n_cells, self.n_comps = original.shape
         self.kernels = kernels_for("linalg.harmony", np.empty(0))
         self.n_blocks = math.ceil(1 / options.block_proportion)
-        few = self.n_cells <= CELLS_IN_MEMORY
-        self.run = 1 if few else max(_MIN_RUN, math.ceil(self.n_cells / _MAX_RUNS))
+        self.run = math.ceil(self.n_cells / _MAX_RUNS)
         self.n_runs = math.ceil(self.n_cells / self.run)
         self._order = order or (
             lambda number: np.random.default_rng([seed, number]).permutation(self.n_runs)
@@ -210,10 +214,14 @@ class Rounds:
         shapes = (*shapes, (len(batches.levels), k, self.n_comps + 1))
         n_bytes = 8 * sum(math.prod(shape) for shape in shapes)
         self.workers = max(1, min(n_cores(), _BYTES_OF_SUMS // n_bytes))
-        self.sums = [_Sums(*map(np.zeros, shapes)) for _ in range(self.workers)]
-        self.free: SimpleQueue[_Sums] = SimpleQueue()
-        for sums in self.sums:
-            self.free.put(sums)
+        n_scratch = k * max(_CELLS_PER_TASK, self.run)
+        self.owned = [
+            _Own(*map(np.zeros, shapes), np.empty(n_scratch, np.float32))
+            for _ in range(self.workers)
+        ]
+        self.free: SimpleQueue[_Own] = SimpleQueue()
+        for own in self.owned:
+            self.free.put(own)
         # Shares by batch and cluster, and those of the cells of each block of the next pass.
         self.observed = np.zeros((n_batches, k))
         self.waiting = np.zeros((self.n_blocks, n_batches, k))
@@ -246,24 +254,36 @@ class Rounds:
                     break
         return Mixed(objectives, passes, self.centroids, self.terms)
 
-    def _each(self, work: Callable[[int], Any], n: int) -> list[Any]:
-        pool = self.pool if self.workers > 1 else None
-        return list(blocks.map_in_order(work, n, workers=self.workers, pool=pool))
-
-    def _sweep(self, work: Callable[[slice, Any], Any]) -> list[Any]:
-        """Call ``work(rows, their blocks in the last pass)`` for all cells in their order."""
+    def _each(self, work: Callable[[_Own, int], Any], n: int) -> list[Any]:
+        """Call ``work(what the thread owns, i)`` for n tasks."""
 
         def task(i: int) -> Any:
+            own = self.free.get()
+            try:
+                return work(own, i)
+            finally:
+                self.free.put(own)
+
+        pool = self.pool if self.workers > 1 else None
+        return list(blocks.map_in_order(task, n, workers=self.workers, pool=pool))
+
+    def _sweep(self, work: Callable[[_Own, slice, Any], Any]) -> list[Any]:
+        """Call ``work(own, rows, their blocks in the last pass)`` for all cells in their order."""
+
+        def task(own: _Own, i: int) -> Any:
             first = i * _CELLS_PER_TASK
             rows = slice(first, min(first + _CELLS_PER_TASK, self.n_cells))
-            return work(rows, self.block_of_run[np.arange(rows.start, rows.stop) // self.run])
+            return work(own, rows, self._of_cells(self.block_of_run, rows))
 
         return self._each(task, math.ceil(self.n_cells / _CELLS_PER_TASK))
+
+    def _of_cells(self, of_runs: NDArray[np.uint16], rows: slice) -> NDArray[np.uint16]:
+        return of_runs[np.arange(rows.start, rows.stop) // self.run]
 
     def _scale(self) -> None:
         """Unit rows of all cells, the largest of each component, and a check of both."""
 
-        def work(rows: slice, _: Any) -> Float32s:
+        def work(_: _Own, rows: slice, __: Any) -> Float32s:
             values = self.original[rows]
             largest = np.abs(values).max(axis=0)
             if not (np.abs(values) <= LARGEST).all():
@@ -283,18 +303,20 @@ class Rounds:
         self.grids[:-1] = [self.kernels.grid_of(float(v), self.n_cells) for v in largest]
         self.grids[-1] = self.grid
 
-    def _logits(self, unit: Float32s, centroids: Float32s) -> Float32s:
-        scale = np.float32(2 / self.options.sigma)
-        return unit @ (centroids.T * scale)
-
     def _shares(
-        self, unit: Float32s, centroids: Float32s, blocks_of: Any, codes: Any, penalties: Float32s
+        self, own: _Own, cells: tuple[Float32s, Any, Any], centroids: Float32s, penalties: Float32s
     ) -> tuple[Float32s, float]:
-        shares = self._logits(unit, centroids)
-        total = self.kernels.soft_clusters(
-            shares, penalties, blocks_of, codes, self.batches.levels
-        )
-        return shares, total
+        """Shares [cells, clusters], until the thread's next call, of unit rows, their blocks among
+        the penalties and codes; the sum of the logarithms of the totals.
+        """
+        unit, blocks_of, codes = cells
+        shares = own.scratch[: len(unit) * len(centroids)].reshape(len(unit), len(centroids))
+        np.matmul(unit, centroids.T * np.float32(2 / self.options.sigma), out=shares)
+        levels = self.batches.levels
+        return shares, self.kernels.soft_clusters(shares, penalties, blocks_of, codes, levels)
+
+    def _add(self, shares: Float32s, codes: Any, blocks_of: Any, sums: Floats) -> None:
+        self.kernels.add_shares(shares, codes, self.batches.levels, blocks_of, self.grid, sums)
 
     def _begin(self, *, corrects: bool, last: bool, old: Float32s | None = None) -> float:
         """Correct the cells by the terms, and share them between the centroids without penalty;
@@ -303,11 +325,11 @@ class Rounds:
         next_block = self._blocks_of(self._order(self.number))[0]
         none = np.zeros((1, *self.observed.shape), np.float32)
 
-        def work(rows: slice, blocks_of: Any) -> float:
+        def work(own: _Own, rows: slice, blocks_of: Any) -> float:
             unit, codes = np.asarray(self.moved[rows]), self.batches.codes[rows]
             if corrects:
                 assert old is not None
-                shares, _ = self._shares(unit, old, blocks_of, codes, self.penalties)
+                shares, _ = self._shares(own, (unit, blocks_of, codes), old, self.penalties)
                 unit = np.array(self.original[rows], np.float32, order="C")
                 self.kernels.subtract_terms(unit, shares, codes, self.terms)
                 if not last:
@@ -315,13 +337,9 @@ class Rounds:
                 self.moved[rows] = unit
                 if last:
                     return 0.0
-            zeros = np.zeros_like(blocks_of)
-            shares, total = self._shares(unit, self.centroids, zeros, codes, none)
-            runs = next_block[np.arange(rows.start, rows.stop) // self.run]
-            with self._own_sums() as sums:
-                self.kernels.add_shares(
-                    shares, codes, self.batches.levels, runs, self.grid, sums.later
-                )
+            cells = (unit, np.zeros_like(blocks_of), codes)
+            shares, total = self._shares(own, cells, self.centroids, none)
+            self._add(shares, codes, self._of_cells(next_block, rows), own.later)
             return total
 
         total = math.fsum(self._sweep(work))
@@ -329,17 +347,9 @@ class Rounds:
         self.observed = self.waiting.sum(axis=0)
         return self._objective(total, 0.0)
 
-    @contextmanager
-    def _own_sums(self) -> Iterator[_Sums]:
-        sums = self.free.get()
-        try:
-            yield sums
-        finally:
-            self.free.put(sums)
-
     def _take(self, name: str) -> Floats:
         """Sum over the threads, which begin again at zero."""
-        arrays = [getattr(sums, name) for sums in self.sums]
+        arrays = [getattr(own, name) for own in self.owned]
         total = np.sum(arrays, axis=0)
         for array in arrays:
             array[:] = 0.0
@@ -404,18 +414,16 @@ class Rounds:
         runs_per_task = max(1, _CELLS_PER_PASS_TASK // self.run)
         penalties = self.penalties[number : number + 1]
 
-        def task(i: int) -> float:
-            own = runs[i * runs_per_task : (i + 1) * runs_per_task]
-            cells = (own[:, None] * self.run + np.arange(self.run)).ravel()
+        def task(own: _Own, i: int) -> float:
+            part = runs[i * runs_per_task : (i + 1) * runs_per_task]
+            cells = (part[:, None] * self.run + np.arange(self.run)).ravel()
             cells = cells[: np.searchsorted(cells, self.n_cells)]
             codes, later = self.batches.codes[cells], next_block[cells // self.run]
             here = np.zeros_like(later)
             unit = self.moved[cells]
-            shares, total = self._shares(unit, self.centroids, here, codes, penalties)
-            levels = self.batches.levels
-            with self._own_sums() as sums:
-                self.kernels.add_shares(shares, codes, levels, here, self.grid, sums.now)
-                self.kernels.add_shares(shares, codes, levels, later, self.grid, sums.later)
+            shares, total = self._shares(own, (unit, here, codes), self.centroids, penalties)
+            self._add(shares, codes, here, own.now)
+            self._add(shares, codes, later, own.later)
             return total
 
         return self._each(task, math.ceil(runs.size / runs_per_task))
@@ -423,13 +431,12 @@ class Rounds:
     def _regress(self) -> None:
         """Centroids and terms of the batches by a ridge regression in each cluster."""
 
-        def work(rows: slice, blocks_of: Any) -> None:
-            unit, codes = np.asarray(self.moved[rows]), self.batches.codes[rows]
-            shares, _ = self._shares(unit, self.centroids, blocks_of, codes, self.penalties)
-            z = np.ones((codes.size, self.n_comps + 1))
+        def work(own: _Own, rows: slice, blocks_of: Any) -> None:
+            cells = (np.asarray(self.moved[rows]), blocks_of, self.batches.codes[rows])
+            shares, _ = self._shares(own, cells, self.centroids, self.penalties)
+            z = np.ones((len(shares), self.n_comps + 1))
             z[:, :-1] = self.original[rows]
-            with self._own_sums() as sums:
-                self.kernels.add_products(shares, z, codes, self.grids, sums.products)
+            self.kernels.add_products(shares, z, cells[2], self.grids, own.products)
 
         self._sweep(work)
         products = self._take("products")
