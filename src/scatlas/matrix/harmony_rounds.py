@@ -67,6 +67,8 @@ class Rows(Protocol):
 class FileRows:
     """float32 rows in a temporary file, of which memory holds what is read."""
 
+    shape: tuple[int, ...]
+
     def __init__(self, fd: int, shape: tuple[int, int]) -> None:
         self.shape, self._fd, self._row = shape, fd, 4 * shape[1]
         os.ftruncate(fd, shape[0] * self._row)
@@ -80,7 +82,7 @@ class FileRows:
             firsts, lasts = rows[np.r_[0, cuts]], rows[np.r_[cuts, rows.size] - 1]
             runs = list(zip(firsts.tolist(), (lasts + 1).tolist(), strict=True))
         out = np.empty((sum(stop - first for first, stop in runs), self.shape[1]), np.float32)
-        view, at = memoryview(out).cast("B"), 0
+        view, at = out.reshape(-1).view(np.uint8).data, 0
         for first, stop in runs:
             end = at + (stop - first) * self._row
             offset = first * self._row - at
@@ -92,7 +94,7 @@ class FileRows:
         return out
 
     def __setitem__(self, rows: slice, values: Float32s) -> None:
-        view = memoryview(np.ascontiguousarray(values, np.float32)).cast("B")
+        view = np.ascontiguousarray(values, np.float32).reshape(-1).view(np.uint8).data
         at, offset = 0, rows.start * self._row
         while at < len(view):
             at += os.pwrite(self._fd, view[at:], offset + at)
@@ -210,13 +212,17 @@ class Rounds:
         n_batches, k = batches.sizes.size, options.n_clusters
         self.grid = self.kernels.grid_of(1.0, self.n_cells)
         self.grids = np.ones(self.n_comps + 1)
-        shapes = ((1, n_batches, k), (self.n_blocks, n_batches, k))
-        shapes = (*shapes, (len(batches.levels), k, self.n_comps + 1))
-        n_bytes = 8 * sum(math.prod(shape) for shape in shapes)
+        n_products = len(batches.levels) * k * (self.n_comps + 1)
+        n_bytes = 8 * ((1 + self.n_blocks) * n_batches * k + n_products)
         self.workers = max(1, min(n_cores(), _BYTES_OF_SUMS // n_bytes))
         n_scratch = k * max(_CELLS_PER_TASK, self.run)
         self.owned = [
-            _Own(*map(np.zeros, shapes), np.empty(n_scratch, np.float32))
+            _Own(
+                now=np.zeros((1, n_batches, k)),
+                later=np.zeros((self.n_blocks, n_batches, k)),
+                products=np.zeros((len(batches.levels), k, self.n_comps + 1)),
+                scratch=np.empty(n_scratch, np.float32),
+            )
             for _ in range(self.workers)
         ]
         self.free: SimpleQueue[_Own] = SimpleQueue()
