@@ -148,6 +148,7 @@ class Mixed(NamedTuple):
     passes: list[float]  # of the start and of each pass
     centroids: Float32s  # [clusters, components], of length 1
     terms: Float32s  # [combinations, clusters, components]: the last correction
+    sums: Floats  # [clusters, components + 1]: of the cells' shares times what they became, and 1
 
 
 class _Own(NamedTuple):
@@ -258,7 +259,8 @@ class Rounds:
                 self._begin(corrects=True, last=last, old=old)
                 if last:
                     break
-        return Mixed(objectives, passes, self.centroids, self.terms)
+        sums = self._take("products").sum(axis=0)
+        return Mixed(objectives, passes, self.centroids, self.terms, sums)
 
     def _each(self, work: Callable[[_Own, int], Any], n: int) -> list[Any]:
         """Call ``work(what the thread owns, i)`` for n tasks."""
@@ -342,6 +344,8 @@ class Rounds:
                     self.kernels.unit_rows(unit)
                 self.moved[rows] = unit
                 if last:
+                    z = np.c_[unit, np.ones(len(unit))].astype(np.float64)
+                    self.kernels.add_products(shares, z, codes, self.grids, own.products)
                     return 0.0
             cells = (unit, np.zeros_like(blocks_of), codes)
             shares, total = self._shares(own, cells, self.centroids, none)
