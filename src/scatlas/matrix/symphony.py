@@ -1,4 +1,4 @@
-"""New cells beside cells that Harmony has mixed, by Symphony's mapping: what was mixed stays as it is.
+"""New cells beside cells that Harmony has mixed (Symphony): what was mixed stays as it is.
 
 A cluster of the mixed cells has a size N and a sum C of their components, each cell with its share.
 The components z of new cells are those of the cluster, m, and an effect of their batch, b, with a
@@ -71,9 +71,7 @@ class MixedClusters(NamedTuple):
                 first += len(part)
             yield from self._mix(cells, batches)
 
-    def _mix(
-        self, cells: Rows, batches: NDArray[np.integer]
-    ) -> Iterator[NDArray[np.float32]]:
+    def _mix(self, cells: Rows, batches: NDArray[np.integer]) -> Iterator[NDArray[np.float32]]:
         n_clusters, n_comps = self.sums.shape
         parts = range(0, cells.shape[0], _CELLS_AT_ONCE)
         sizes = np.zeros((int(batches.max(initial=-1)) + 1, n_clusters))

@@ -226,9 +226,7 @@ def in_threads(tasks: dict[str, Any]) -> dict[str, bytes]:
         return dict(zip(tasks, pool.map(lambda task: task(), tasks.values()), strict=True))
 
 
-def second_map(
-    sample: MapCells, other: MapCells | None
-) -> tuple[str, NDArray[np.floating]] | None:
+def second_map(sample: MapCells, other: MapCells | None) -> tuple[str, NDArray[np.floating]] | None:
     """Name and coordinates of the second map of another file, if it has the same cells."""
     key = next((key for key in _SECOND_MAPS if other and other.has_coordinates(key)), None)
     if other is None or key is None:
