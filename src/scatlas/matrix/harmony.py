@@ -69,7 +69,7 @@ def harmonize(
             f"{needed / 1e9:,.1f} GB, but {available / 1e9:,.1f} GB of memory are left: use fewer "
             "components or fewer cells"
         )
-    prepared = _prepare(x.shape[0], labels, **options)
+    prepared = _prepare(labels, **options)
     moved = np.empty(x.shape, np.float32)
     _mix(np.asarray(blocks.on_host(blocks.to_memory(x))), moved, *prepared)
     return moved
@@ -80,7 +80,15 @@ def mix_rows(
 ) -> Mixed:
     """:func:`harmonize` into ``moved``, of rows that may be in a file; what the rounds left."""
     _check_size(*original.shape)
-    return _mix(original, moved, *_prepare(original.shape[0], labels, **options))
+    return _mix(original, moved, *_prepare(labels, **options))
+
+
+def _prepare(
+    labels: Mapping[str, pd.Series | pd.Categorical], *, random_state: int = 0, **options: Any
+) -> tuple[Batches, Options, int]:
+    seed = seed_number(random_state)
+    batches = parse_batches(labels)
+    return batches, parse_options(batches, **options), seed
 
 
 def _check_size(n_cells: int, n_comps: int) -> None:
@@ -100,55 +108,47 @@ def _mix(original: Rows, moved: Rows, batches: Batches, options: Options, seed: 
     )
 
 
-def _prepare(
-    n_cells: int, labels: Mapping[str, pd.Series | pd.Categorical], **options: Any
-) -> tuple[Batches, Options, int]:
-    """Batches, checked options and seed."""
-    seed = seed_number(options.pop("random_state", 0))
-    parsed = parse_options(n_cells, len(labels), **options)
-    batches = parse_batches(labels)
-    theta = parsed.theta[batches.column]
-    if tau := _number(options.get("tau", 0.0), "tau"):
-        theta = theta * -np.expm1(-((batches.sizes / (parsed.n_clusters * tau)) ** 2))
-    return batches, parsed._replace(theta=theta), seed
-
-
 def parse_options(
-    n_cells: int,
-    n_columns: int,
+    batches: Batches,
     *,
-    theta: float | Sequence[float] = 2.0,
-    sigma: float = 0.1,
-    tau: float = 0.0,  # noqa: ARG001
     n_clusters: int | None = None,
     max_iter_harmony: int = 10,
     max_iter_clustering: int = 4,
     tol_harmony: float = 1e-2,
     tol_clustering: float = 1e-3,
+    sigma: float = 0.1,
+    theta: float | Sequence[float] = 2.0,
+    tau: float = 0.0,
     ridge_lambda: float | None = None,
     alpha: float = 0.2,
     batch_prune_threshold: float = 1e-5,
     block_proportion: float = 0.05,
 ) -> Options:
-    """Options of :func:`harmony_integrate`, or an error that names one; theta [columns]."""
+    """Options of :func:`harmony_integrate`, or an error that names one."""
+    n_cells, n_columns = batches.codes.size, batches.levels.shape[1]
     if n_clusters is None:
         n_clusters = min(round(n_cells / CELLS_PER_CLUSTER), MAX_CLUSTERS)
+    k = whole_number(n_clusters, "n_clusters", least=1, most=min(n_cells, 1000))
     each = [theta] * n_columns if np.ndim(theta) == 0 else list(np.ravel(theta))
-    for value in each:
-        _number(value, "theta", most=_MAX_THETA)
     if len(each) != n_columns:
         raise InputError(
             f"theta has {len(each)} numbers for {n_columns} columns of key: give one number, or "
             "one for each column"
         )
-    ridge = ridge_lambda if ridge_lambda is None else _number(ridge_lambda, "ridge_lambda", above=0)
+    of_column = [_number(value, "theta", most=_MAX_THETA) for value in each]
+    of_batch = np.array(of_column)[batches.column]
+    if _number(tau, "tau"):
+        of_batch *= -np.expm1(-((batches.sizes / (k * tau)) ** 2))
+    share = "batch_prune_threshold"
     return Options(
-        n_clusters=whole_number(n_clusters, "n_clusters", least=1, most=min(n_cells, 1000)),
-        theta=np.array(each, np.float64),
+        n_clusters=k,
+        theta=of_batch,
         sigma=_number(sigma, "sigma", above=0),
-        ridge_lambda=ridge,
+        ridge_lambda=None
+        if ridge_lambda is None
+        else _number(ridge_lambda, "ridge_lambda", above=0),
         alpha=_number(alpha, "alpha", above=0),
-        batch_prune_threshold=_number(batch_prune_threshold, "batch_prune_threshold", most=1),
+        batch_prune_threshold=_number(batch_prune_threshold, share, most=1),
         block_proportion=_number(block_proportion, "block_proportion", above=1e-3, most=1),
         max_iter_harmony=whole_number(max_iter_harmony, "max_iter_harmony", least=1),
         max_iter_clustering=whole_number(max_iter_clustering, "max_iter_clustering", least=1),

@@ -353,6 +353,8 @@ class Rounds:
             return total
 
         total = math.fsum(self._sweep(work))
+        if last:
+            return 0.0
         self.waiting = self._take("later")
         self.observed = self.waiting.sum(axis=0)
         return self._objective(total, 0.0)
