@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from scatlas import blocks
+from scatlas.compute.memory import HARMONY_CELLS_IN_MEMORY
 from scatlas.compute.threads import n_cores
 from scatlas.errors import InputError
 from scatlas.kernels import kernels_for
@@ -39,8 +40,6 @@ logger = logging.getLogger(__name__)
 # Blocks are drawn in runs of neighbours, of which there are at most so many: up to as many cells,
 # cell by cell.
 _MAX_RUNS = 2**16
-# Scratch rows of so many cells stay in memory.
-_CELLS_IN_MEMORY = 2**18
 # Cells of a task: of a pass, whose logits stay in the L2 cache, and of a sweep in the order of the
 # cells, where more of them share their batches.
 _CELLS_PER_PASS_TASK, _CELLS_PER_TASK = 1024, 4096
@@ -104,7 +103,7 @@ class FileRows:
 def scratch_rows(n_cells: int, n_comps: int, folder: Path) -> Iterator[Rows]:
     """Rows to write and read again: in memory for few cells, else in a file in ``folder``."""
     with ExitStack() as stack:
-        if n_cells <= _CELLS_IN_MEMORY:
+        if n_cells <= HARMONY_CELLS_IN_MEMORY:
             yield np.empty((n_cells, n_comps), np.float32)
         else:
             file = stack.enter_context(TemporaryFile(dir=folder))
@@ -296,7 +295,7 @@ class Rounds:
                 cell = rows.start + int(np.argmin((np.abs(values) <= LARGEST).all(axis=1)))
                 raise InputError(
                     f"the components of cell {cell:,} (counted from 0) are not finite, or beyond "
-                    f"{LARGEST}: remove those cells, or scale the components"
+                    f"{LARGEST}: remove those cells, or change the scale"
                 )
             unit = np.array(values, np.float32, order="C")
             self.kernels.unit_rows(unit)
@@ -305,7 +304,7 @@ class Rounds:
 
         largest = np.max(self._sweep(work), axis=0)
         if 0 < largest.max() < SMALLEST:
-            raise InputError(f"all components are below {SMALLEST}: scale the components")
+            raise InputError(f"all components are below {SMALLEST}: change their scale")
         self.grids[:-1] = [self.kernels.grid_of(float(v), self.n_cells) for v in largest]
         self.grids[-1] = self.grid
 

@@ -140,7 +140,7 @@ def test_no_bit_depends_on_threads_tasks_or_files(monkeypatch: pytest.MonkeyPatc
 
     def mixed(threads: int, in_file: bool, max_runs: int = 300) -> np.ndarray:
         monkeypatch.setattr(rounds, "_MAX_RUNS", max_runs)
-        monkeypatch.setattr(rounds, "_CELLS_IN_MEMORY", 0 if in_file else 10**6)
+        monkeypatch.setattr(rounds, "HARMONY_CELLS_IN_MEMORY", 0 if in_file else 10**6)
         with (
             use_threads(threads),
             rounds.scratch_rows(*z.shape, tmp_path) as original,

@@ -108,6 +108,7 @@ def test_refusals(shifted: ad.AnnData, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(harmony, "available_memory", lambda: 100_000)
     refused(r"600 cells in 8 components takes 0.0 GB, but 0.0 GB", error=TooLargeError)
     assert harmony_bytes(1e6, 50) == 1e6 * (8 * 50 + 32)
+    assert harmony_bytes(1e6, 50, streamed=True) == 2**18 * 8 * 50 + 1e6 * 32
 
 
 @pytest.mark.parametrize(

@@ -313,8 +313,8 @@ class Integrate(Harmony):
     cells: Literal["subset", "all"] = described(
         "subset",
         "subset: correct the cells of the sample. all: correct the whole atlas, which gets",
-        "obsm['X_pca_harmony']; this takes 3 kB of memory per cell with 50 components, 13 kB",
-        "with 300.",
+        "obsm['X_pca_harmony']; this takes 8 bytes of disk per cell and component, in temporary",
+        "files.",
     )
     umap: bool = described(
         True, "Also compute UMAP and clusters of the corrected cells.", strict=True
@@ -324,6 +324,15 @@ class Integrate(Harmony):
         "The obs column whose values should stay separate, such as the cell type: the scores",
         "show whether the correction has mixed them. Ignored if the cells lack it. null: none.",
     )
+
+    @model_validator(mode="after")
+    def _check_label(self) -> Self:
+        if self.label in self.key:
+            raise ValueError(
+                f"integrate.label ({self.label}) should stay separate, but integrate.key mixes it: "
+                "name another column, or set label to null"
+            )
+        return self
 
 
 class Report(Section):
