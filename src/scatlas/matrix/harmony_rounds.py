@@ -24,7 +24,7 @@ from scatlas import blocks
 from scatlas.compute.memory import HARMONY_CELLS_IN_MEMORY
 from scatlas.compute.threads import n_cores
 from scatlas.errors import InputError
-from scatlas.kernels import kernels_for
+from scatlas.kernels.linalg import harmony_cpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 logger = logging.getLogger(__name__)
-# Blocks are drawn in runs of neighbours, of which there are at most so many: up to as many cells,
-# cell by cell.
+# Most runs of neighbouring cells, of which blocks are drawn: up to as many cells, cell by cell.
 _MAX_RUNS = 2**16
 # Cells of a task: of a pass, whose logits stay in the L2 cache, and of a sweep in the order of the
 # cells, where more of them share their batches.
@@ -46,11 +45,11 @@ _CELLS_PER_PASS_TASK, _CELLS_PER_TASK = 1024, 4096
 _BYTES_OF_SUMS = 2**29  # of all threads together
 # Cells that find the first clusters, and steps of k-means.
 _START_CELLS, _START_STEPS = 2**15, 10
-# Clustering of a round ends when the mean of so many passes stays.
+# Passes whose mean is compared with the one before it.
 _WINDOW = 3
 # Components beyond these have squares that single precision cannot hold.
 LARGEST, SMALLEST = 1e30, 1e-30
-# The objective is told per so many cells, as by harmonypy.
+# Cells by which harmonypy tells the objective.
 _OBJECTIVE_CELLS = 2000.0
 
 
@@ -201,7 +200,7 @@ class Rounds:
         """``order(number)`` gives the order of the runs of cells in a pass, the seed's if None."""
         self.original, self.moved, self.batches, self.options = original, moved, batches, options
         self.n_cells, self.n_comps = original.shape
-        self.kernels = kernels_for("linalg.harmony", np.empty(0))
+        self.kernels = harmony_cpu
         self.n_blocks = math.ceil(1 / options.block_proportion)
         self.run = math.ceil(self.n_cells / _MAX_RUNS)
         self.n_runs = math.ceil(self.n_cells / self.run)
@@ -399,7 +398,7 @@ class Rounds:
         return objectives
 
     def _pass(self) -> float:
-        """Share the cells between the clusters anew, block by block; the objective."""
+        """Share the cells between the clusters again, block by block; the objective."""
         self.block_of_run, parts = self._blocks_of(self._order(self.number))
         self.number += 1
         next_block = self._blocks_of(self._order(self.number))[0]
