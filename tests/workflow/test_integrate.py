@@ -87,14 +87,14 @@ def test_the_report_shows_before_and_after(mixed: Project, built: Project):
 
 
 def test_other_settings_mix_again(mixed: Project, tmp_path: Path):
-    copy = copied(mixed, tmp_path, integrate={"key": ["plate", "donor"], "umap": False})
+    copy = copied(mixed, tmp_path, integrate={"key": ["plate", "cell_line"], "umap": False})
     copy.config["integrate"] |= {"label": None, "n_pcs": 8}
     copy.write_config()
     assert copy.build(SAMPLE) == {"integrate"}
     found = ad.read_h5ad(copy.results / "integrated.h5ad")
     assert found.obsm["X_pca_harmony"].shape == (found.n_obs, 8)
     assert "X_umap_harmony" not in found.obsm
-    assert list(found.uns["integrate"]["scores"].index) == ["plate", "donor"]
+    assert list(found.uns["integrate"]["scores"].index) == ["plate", "cell_line"]
     copy.change(integrate={"key": ["batch"]})
     done = copy.run(SAMPLE)
     assert done.returncode != 0
