@@ -22,15 +22,18 @@ import numpy as np
 
 from scatlas import blocks
 from scatlas.compute.memory import HARMONY_CELLS_IN_MEMORY
-from scatlas.compute.threads import n_cores
+from scatlas.compute.threads import blas_on_one_thread, n_cores
 from scatlas.errors import InputError
 from scatlas.kernels.linalg import harmony_cpu
+from scatlas.matrix.harmony_tables import Mixed, ridge_terms, unit_length
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from numpy.typing import NDArray
+
+    from scatlas.matrix.harmony_tables import Batches, Options
 
     Floats = NDArray[np.float64]
     Float32s = NDArray[np.float32]
@@ -43,8 +46,6 @@ _MAX_RUNS = 2**16
 # cells, where more of them share their batches.
 _CELLS_PER_PASS_TASK, _CELLS_PER_TASK = 1024, 4096
 _BYTES_OF_SUMS = 2**29  # of all threads together
-# Cells that find the first clusters, and steps of k-means.
-_START_CELLS, _START_STEPS = 2**15, 10
 # Passes whose mean is compared with the one before it.
 _WINDOW = 3
 # Components beyond these have squares that single precision cannot hold.
@@ -109,45 +110,6 @@ def scratch_rows(n_cells: int, n_comps: int, folder: Path) -> Iterator[Rows]:
             yield FileRows(file.fileno(), (n_cells, n_comps))
 
 
-class Batches(NamedTuple):
-    """Batches of the cells in one or several columns, numbered over all columns."""
-
-    codes: NDArray[np.uint16]  # [cells]: number of the cell's combination of batches
-    levels: Ints  # [combinations, columns]: batches of a combination
-    column: Ints  # [batches]
-    sizes: Ints  # [batches]: cells
-
-    @property
-    def shares(self) -> Floats:
-        """Share of each batch among the cells."""
-        return self.sizes / self.codes.size
-
-
-class Options(NamedTuple):
-    """Options of :func:`scatlas.pp.harmony_integrate`, checked."""
-
-    n_clusters: int
-    theta: Floats  # [batches]
-    sigma: float
-    ridge_lambda: float | None
-    alpha: float
-    batch_prune_threshold: float
-    block_proportion: float
-    max_iter_harmony: int
-    max_iter_clustering: int
-    tol_harmony: float
-    tol_clustering: float
-
-
-class Mixed(NamedTuple):
-    """What the rounds leave beside the corrected components."""
-
-    objectives: list[float]  # of the start and of each round, per 2,000 cells
-    passes: list[float]  # of the start and of each pass
-    centroids: Float32s  # [clusters, components], of length 1
-    terms: Float32s  # [combinations, clusters, components]: the last correction
-
-
 class _Own(NamedTuple):
     """Sums and memory of one thread."""
 
@@ -155,34 +117,6 @@ class _Own(NamedTuple):
     later: Floats  # [blocks, batches, clusters]: shares, by the cells' blocks of the next pass
     products: Floats  # [combinations, clusters, components + 1]: shares times components and 1
     scratch: Float32s  # [cells of a task * clusters]
-
-
-def first_centroids(cells: Rows, n_clusters: int, rng: np.random.Generator) -> Float32s:
-    """Centroids [clusters, components] of length 1 of the unit rows of a sample of the cells.
-
-    Each begins as a cell drawn with odds of its distance to a random one, then k-means.
-    """
-    n = min(cells.shape[0], _START_CELLS)
-    chosen = np.sort(rng.permutation(cells.shape[0])[:n])
-    x = np.ascontiguousarray(cells[chosen], np.float32)
-    closeness = x @ x[rng.integers(n, size=n_clusters)].T
-    with np.errstate(divide="ignore"):
-        waits = (rng.standard_exponential(n) / np.abs(1 - column) for column in closeness.T)
-        drawn = [int(wait.argmin()) for wait in waits]
-    centroids = x[drawn].astype(np.float64)
-    for _ in range(_START_STEPS):
-        np.matmul(x, centroids.T.astype(np.float32), out=closeness)
-        closeness -= ((centroids**2).sum(axis=1) / 2).astype(np.float32)
-        nearest = closeness.argmax(axis=1)
-        sizes = np.bincount(nearest, minlength=n_clusters)
-        sums = np.stack([np.bincount(nearest, column, n_clusters) for column in x.T], axis=1)
-        centroids = np.where(sizes[:, None], sums / np.maximum(sizes, 1)[:, None], centroids)
-    return _unit(centroids)
-
-
-def _unit(x: Floats) -> Float32s:
-    length = np.linalg.norm(x, axis=1, keepdims=True)
-    return np.asarray(x / np.where(length > 0, length, 1.0), np.float32)
 
 
 class Rounds:
@@ -238,7 +172,8 @@ class Rounds:
 
     def mix(self, start: Callable[[Rows], Float32s]) -> Mixed:
         """All rounds; ``start`` gives the first centroids of the unit rows."""
-        with ThreadPoolExecutor(self.workers, "scatlas-harmony") as self.pool:
+        pool = ThreadPoolExecutor(self.workers, "scatlas-harmony")
+        with blas_on_one_thread(), pool as self.pool:
             self._scale()
             self.centroids = start(self.moved)
             objectives = [self._begin(corrects=False, last=False)]
@@ -453,38 +388,8 @@ class Rounds:
         centroids = self.centroids.astype(np.float64)
         self.terms[:] = 0.0
         for k in range(self.options.n_clusters):
-            coefficients = _ridge(self.batches, products[:, k], kept[:, k], ridge[:, k])
+            coefficients = ridge_terms(self.batches, products[:, k], kept[:, k], ridge[:, k])
             if coefficients is not None:
                 centroids[k] = coefficients[-1]
                 self.terms[:, k] = coefficients[self.batches.levels].sum(axis=1)
-        self.centroids = _unit(centroids)
-
-
-def _ridge(batches: Batches, products: Floats, kept: Any, ridge: Floats) -> Floats | None:
-    """Coefficients of the batches and, last, of the intercept: [batches + 1, components].
-
-    ``products`` [combinations, components + 1] are sums of the cluster's shares times components,
-    and of the shares. A column with fewer than two kept batches is left out, the others have 0;
-    None if no batch is kept. The intercept is of the cells in kept batches.
-    """
-    column = batches.column
-    kept = kept & (np.bincount(column[kept], minlength=column[-1] + 1)[column] > 1)
-    if not kept.any():
-        return None
-    slot = np.full(kept.size + 1, -1)
-    slot[:-1][kept] = np.arange(kept.sum())
-    slots = slot[batches.levels]  # [combinations, columns]
-    rows = np.flatnonzero((slots >= 0).any(axis=1))
-    n = int(kept.sum())
-    design = np.zeros((rows.size, n + 1))
-    design[:, n] = 1.0
-    for own in slots[rows].T:
-        design[np.flatnonzero(own >= 0), own[own >= 0]] = 1.0
-    weighted = design * products[rows, -1:]
-    left = design.T @ weighted
-    left[np.arange(n), np.arange(n)] += ridge[kept]
-    solution = np.linalg.solve(left, design.T @ products[rows, :-1])
-    coefficients = np.zeros((kept.size + 1, products.shape[1] - 1))
-    coefficients[:-1][kept] = solution[:n]
-    coefficients[-1] = solution[n]
-    return coefficients
+        self.centroids = unit_length(centroids)

@@ -23,6 +23,7 @@ from scatlas.compute.threads import use_threads
 from scatlas.kernels.linalg import harmony_cpu
 from scatlas.matrix import harmony_rounds as rounds
 from scatlas.matrix.harmony import parse_batches, parse_options
+from scatlas.matrix.harmony_tables import Mixed, first_centroids
 
 CASES = (
     *("batch_of_one_cell", "fixed_ridge", "nested_tau", "one_column", "two_columns"),
@@ -47,7 +48,7 @@ def read(case: str) -> dict[str, np.ndarray]:
 
 class Run(NamedTuple):
     moved: np.ndarray
-    mixed: rounds.Mixed
+    mixed: Mixed
     centroids: list[np.ndarray]  # before the regression of each round, and at the end
     shares: list[np.ndarray]  # at the end of each round
 
@@ -151,7 +152,8 @@ def test_batches_mix_and_types_stay_as_with_harmonypy(kind: str, request: pytest
     before, other, own = (scores(adata, basis) for basis in ("X_pca", "theirs", "ours"))
     assert own["iLISI"] > before["iLISI"] + 0.5
     assert own["iLISI"] > other["iLISI"] - 0.02
-    assert own["cLISI"] < min(before["cLISI"], other["cLISI"]) + 0.01
+    # Seeds of either differ as much on the plates.
+    assert own["cLISI"] < min(before["cLISI"], other["cLISI"]) + (0.015 if real else 0.002)
     assert own["ARI"] > max(before["ARI"], other["ARI"] - 0.05)
     assert own["connectivity"] > max(before["connectivity"], other["connectivity"] - 0.005)
     if not real:  # Both move the cells to the same places, but for their starts and orders.
@@ -177,9 +179,7 @@ def test_no_bit_depends_on_threads_tasks_or_files(monkeypatch: pytest.MonkeyPatc
             assert isinstance(moved, rounds.FileRows) == in_file
             original[0:] = z
             own = rounds.Rounds(original, moved, batches, options, None, 5)
-            own.mix(
-                lambda x: rounds.first_centroids(x, options.n_clusters, np.random.default_rng(5))
-            )
+            own.mix(lambda x: first_centroids(x, options.n_clusters, np.random.default_rng(5)))
             return np.array(moved[0:2000])
 
     first = mixed(1, in_file=False)
