@@ -55,12 +55,13 @@ _OBJECTIVE_CELLS = 2000.0
 
 
 class Rows(Protocol):
-    """Rows of numbers [cells, components] that are read and written in slices."""
+    """Rows of numbers [cells, components], an array or in a file."""
 
     shape: tuple[int, ...]
 
-    def __getitem__(self, rows: Any) -> Any: ...
-    def __setitem__(self, rows: Any, values: Any) -> None: ...
+    def __getitem__(self, rows: slice, /) -> Any: ...
+    def __setitem__(self, rows: slice, values: Any, /) -> None: ...
+    def take(self, rows: Any, axis: int) -> Any: ...
 
 
 class FileRows:
@@ -72,14 +73,16 @@ class FileRows:
         self.shape, self._fd, self._row = shape, fd, 4 * shape[1]
         os.ftruncate(fd, shape[0] * self._row)
 
-    def __getitem__(self, rows: slice | Ints) -> Float32s:
-        """Rows of a slice, or of ascending numbers, read in runs of neighbours."""
-        if isinstance(rows, slice):
-            runs = [(rows.start, min(rows.stop, self.shape[0]))]
-        else:
-            cuts = np.flatnonzero(np.diff(rows) != 1) + 1
-            firsts, lasts = rows[np.r_[0, cuts]], rows[np.r_[cuts, rows.size] - 1]
-            runs = list(zip(firsts.tolist(), (lasts + 1).tolist(), strict=True))
+    def __getitem__(self, rows: slice) -> Float32s:
+        return self._read([(rows.start, min(rows.stop, self.shape[0]))])
+
+    def take(self, rows: Ints, axis: int) -> Float32s:  # noqa: ARG002
+        """Rows of ascending numbers, read in runs of neighbours."""
+        cuts = np.flatnonzero(np.diff(rows) != 1) + 1
+        firsts, lasts = rows[np.r_[0, cuts]], rows[np.r_[cuts, rows.size] - 1]
+        return self._read(list(zip(firsts.tolist(), (lasts + 1).tolist(), strict=True)))
+
+    def _read(self, runs: list[tuple[int, int]]) -> Float32s:
         out = np.empty((sum(stop - first for first, stop in runs), self.shape[1]), np.float32)
         view, at = out.reshape(-1).view(np.uint8).data, 0
         for first, stop in runs:
@@ -361,7 +364,7 @@ class Rounds:
             cells = cells[: np.searchsorted(cells, self.n_cells)]
             codes, later = self.batches.codes[cells], next_block[cells // self.run]
             here = np.zeros_like(later)
-            unit = self.moved[cells]
+            unit = self.moved.take(cells, 0)
             shares, total = self._shares(own, (unit, here, codes), self.centroids, penalties)
             self._add(shares, codes, here, own.now)
             self._add(shares, codes, later, own.later)

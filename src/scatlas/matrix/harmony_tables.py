@@ -63,7 +63,7 @@ def first_centroids(cells: Any, n_clusters: int, rng: np.random.Generator) -> Fl
     """
     n = min(cells.shape[0], _START_CELLS)
     chosen = np.sort(rng.choice(cells.shape[0], n, replace=False, shuffle=False))
-    x = np.ascontiguousarray(cells[chosen], np.float32)
+    x = cells.take(chosen, 0)
     closeness = x @ x[rng.integers(n, size=n_clusters)].T
     with np.errstate(divide="ignore"):
         waits = (rng.standard_exponential(n) / np.abs(1 - column) for column in closeness.T)
