@@ -40,6 +40,7 @@ def main(argv: list[str] | None = None) -> None:
     with script.recorded_run(args, outputs=[args.integrated]) as facts:
         adata = ad.read_h5ad(args.umap)
         label = wanted.label if wanted.label in adata.obs else None
+        check_label(adata.obs, wanted.key, label)
         mix(adata, wanted, args.seed)
         cells = adata.obsm[MIXED]
         adata.obsm[MIXED] = on_backend(cells)
@@ -62,6 +63,18 @@ def main(argv: list[str] | None = None) -> None:
             write_h5ad(path, adata)
         facts |= {"n_cells": adata.n_obs, "n_comps": cells.shape[1]}
         facts["scores"] = table[["score before", "score after"]].to_dict("index")
+
+
+def check_label(obs: pd.DataFrame, keys: list[str], label: str | None) -> None:
+    """Refuse to mix a column with the batches that the label has."""
+    for name in [key for key in keys if label and key in obs]:
+        pairs = obs[[name, label]].drop_duplicates()
+        if len(pairs) == obs[name].nunique() == obs[label].nunique():
+            raise InputError(
+                f"obs[{name!r}] and obs[{label!r}] divide the cells alike, but integrate.key mixes "
+                "the first and integrate.label keeps the second apart: change one of them, or set "
+                "integrate.label to null"
+            )
 
 
 def mix(adata: ad.AnnData, wanted: Integrate, seed: int) -> None:

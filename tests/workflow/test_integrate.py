@@ -95,6 +95,10 @@ def test_other_settings_mix_again(mixed: Project, tmp_path: Path):
     assert found.obsm["X_pca_harmony"].shape == (found.n_obs, 8)
     assert "X_umap_harmony" not in found.obsm
     assert list(found.uns["integrate"]["scores"].index) == ["plate", "cell_line"]
+    copy.change(integrate={"key": ["plate"], "label": "donor"})
+    done = copy.run(SAMPLE)
+    assert done.returncode != 0
+    assert "obs['plate'] and obs['donor'] divide the cells alike, but integrate.key" in done.stdout
     copy.change(integrate={"key": ["batch"]})
     done = copy.run(SAMPLE)
     assert done.returncode != 0

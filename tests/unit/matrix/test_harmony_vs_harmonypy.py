@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -22,7 +23,8 @@ import scatlas as sa
 from scatlas.compute.threads import use_threads
 from scatlas.kernels.linalg import harmony_cpu
 from scatlas.matrix import harmony_rounds as rounds
-from scatlas.matrix.harmony import parse_batches, parse_options
+from scatlas.matrix import harmony_tables
+from scatlas.matrix.harmony import mix_rows, parse_batches, parse_options
 from scatlas.matrix.harmony_tables import Mixed, first_centroids
 
 CASES = (
@@ -188,3 +190,27 @@ def test_no_bit_depends_on_threads_tasks_or_files(monkeypatch: pytest.MonkeyPatc
     cell_by_cell = mixed(2, in_file=False, max_runs=10**6)
     assert not np.array_equal(cell_by_cell, first)
     np.testing.assert_allclose(cell_by_cell, first, atol=0.05 * np.abs(z).max())
+
+
+def test_memory_does_not_grow_with_cells_in_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Beside what parsing the batches takes: the components alone have 80 bytes per cell."""
+    monkeypatch.setattr(rounds, "HARMONY_CELLS_IN_MEMORY", 0)
+    monkeypatch.setattr(rounds, "_MAX_RUNS", 1000)
+    monkeypatch.setattr(harmony_tables, "_START_CELLS", 5000)
+    peaks = []
+    for n in (20_000, 60_000):
+        batch = pd.Categorical.from_codes(np.arange(n) * 3 // n, ["a", "b", "c"])
+        with (
+            rounds.scratch_rows(n, 20, tmp_path) as original,
+            rounds.scratch_rows(n, 20, tmp_path) as moved,
+            use_threads(2),
+        ):
+            for first in range(0, n, 10_000):
+                rng = np.random.default_rng(first)
+                original[first : first + 10_000] = rng.normal(size=(10_000, 20))
+            tracemalloc.start()
+            mixed = mix_rows(original, moved, {"batch": batch}, max_iter_harmony=1)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+            assert len(mixed.objectives) == 2
+    assert peaks[1] < peaks[0] + 40_000 * 40
