@@ -295,11 +295,13 @@ class Rounds:
 
     def _take(self, name: str) -> Floats:
         """Sum over the threads, which begin again at zero."""
-        arrays = [getattr(own, name) for own in self.owned]
-        total = np.sum(arrays, axis=0)
+        arrays: list[Floats] = [getattr(own, name) for own in self.owned]
+        total = arrays[0].copy()
+        for array in arrays[1:]:
+            total += array
         for array in arrays:
             array[:] = 0.0
-        return np.asarray(total)
+        return total
 
     def _expected(self) -> Floats:
         of_first = self.observed[self.batches.column == 0].sum(axis=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -92,23 +93,34 @@ def ridge_terms(batches: Batches, products: Floats, kept: Any, ridge: Floats) ->
     None if no batch is kept. The intercept is of the cells in kept batches.
     """
     column = batches.column
-    kept = kept & (np.bincount(column[kept], minlength=column[-1] + 1)[column] > 1)
+    n_kept = np.bincount(column[kept], minlength=column[-1] + 1)
+    kept = kept & (n_kept > 1)[column]
     if not kept.any():
         return None
-    slot = np.full(kept.size + 1, -1)
-    slot[:-1][kept] = np.arange(kept.sum())
+    # The column with the most batches comes first: its part of the equations is diagonal.
+    large = column == n_kept.argmax()
+    order = np.concatenate([np.flatnonzero(kept & large), np.flatnonzero(kept & ~large)])
+    n, n_large = order.size, int((kept & large).sum())
+    slot = np.full(kept.size, -1)
+    slot[order] = np.arange(n)
     slots = slot[batches.levels]  # [combinations, columns]
-    rows = np.flatnonzero((slots >= 0).any(axis=1))
-    n = int(kept.sum())
-    design = np.zeros((rows.size, n + 1))
-    design[:, n] = 1.0
-    for own in slots[rows].T:
-        design[np.flatnonzero(own >= 0), own[own >= 0]] = 1.0
-    weighted = design * products[rows, -1:]
-    left = design.T @ weighted
-    left[np.arange(n), np.arange(n)] += ridge[kept]
-    solution = np.linalg.solve(left, design.T @ products[rows, :-1])
-    coefficients = np.zeros((kept.size + 1, products.shape[1] - 1))
-    coefficients[:-1][kept] = solution[:n]
+    slots = np.column_stack([slots, np.where((slots >= 0).any(axis=1), n, -1)])
+    rows, columns = np.nonzero(slots >= 0)
+    ones = np.ones(rows.size)
+    design = sp.csr_matrix((ones, (rows, slots[rows, columns])), (len(slots), n + 1))
+    left = (design.T @ design.multiply(products[:, -1:])).tocsr()
+    right = design.T @ products[:, :-1]
+    diagonal = left.diagonal()
+    diagonal[:n] += ridge[order]
+    top, others = diagonal[:n_large, None], left[:, n_large:].toarray()
+    joint, rest = others[:n_large], others[n_large:]
+    np.fill_diagonal(rest, diagonal[n_large:])
+    solution = np.empty_like(right)
+    solution[n_large:] = np.linalg.solve(
+        rest - joint.T @ (joint / top), right[n_large:] - joint.T @ (right[:n_large] / top)
+    )
+    solution[:n_large] = (right[:n_large] - joint @ solution[n_large:]) / top
+    coefficients = np.zeros((kept.size + 1, right.shape[1]))
+    coefficients[order] = solution[:n]
     coefficients[-1] = solution[n]
     return coefficients
