@@ -118,7 +118,6 @@ def scratch_rows(n_cells: int, n_comps: int, folder: Path) -> Iterator[Rows]:
 class _Own(NamedTuple):
     """Sums and memory of one thread."""
 
-    now: Floats  # [1, batches, clusters]: shares of the cells of the present block
     later: Floats  # [blocks, batches, clusters]: shares, by the cells' blocks of the next pass
     products: Floats  # [combinations, clusters, components + 1]: shares times components and 1
     scratch: Float32s  # [cells of a task * clusters]
@@ -150,12 +149,11 @@ class Rounds:
         self.grid = self.kernels.grid_of(1.0, self.n_cells)
         self.grids = np.ones(self.n_comps + 1)
         n_products = len(batches.levels) * k * (self.n_comps + 1)
-        n_bytes = 8 * ((1 + self.n_blocks) * n_batches * k + n_products)
+        n_bytes = 8 * (self.n_blocks * n_batches * k + n_products)
         self.workers = max(1, min(n_cores(), _BYTES_OF_SUMS // n_bytes))
         n_scratch = k * max(_CELLS_PER_TASK, self.run)
         self.owned = [
             _Own(
-                now=np.zeros((1, n_batches, k)),
                 later=np.zeros((self.n_blocks, n_batches, k)),
                 products=np.zeros((len(batches.levels), k, self.n_comps + 1)),
                 scratch=np.empty(n_scratch, np.float32),
@@ -345,14 +343,15 @@ class Rounds:
         self.number += 1
         next_block = self._blocks_of(self._order(self.number))[0]
         theta = self.options.theta[:, None]
-        log_totals, penalised = [], []
+        log_totals, penalised, seen = [], [], np.zeros_like(self.observed)
         for number, runs in enumerate(parts):
             self.observed -= self.waiting[number]
             expected = self._expected()
             penalty = theta * (np.log(2 * expected + 1) - np.log(self.observed + expected + 1))
             self.penalties[number] = penalty
             log_totals += self._share_block(number, runs, next_block)
-            added = self._take("now")[0]
+            total = np.sum([own.later.sum(axis=0) for own in self.owned], axis=0)
+            added, seen = total - seen, total
             self.observed += added
             penalised.append(float((added * penalty).sum()))
         self.waiting = self._take("later")
@@ -370,7 +369,6 @@ class Rounds:
             here = np.zeros_like(later)
             unit = self.moved.take(cells, 0)
             shares, total = self._shares(own, (unit, here, codes), self.centroids, penalties)
-            self._add(shares, codes, here, own.now)
             self._add(shares, codes, later, own.later)
             return total
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 # Cells that find the first clusters, and steps of k-means.
-_START_CELLS, _START_STEPS = 2**15, 10
+_START_CELLS, _START_STEPS = 2**14, 10
 
 
 class Batches(NamedTuple):
