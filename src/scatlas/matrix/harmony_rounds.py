@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 _MAX_RUNS = 2**14
 # Cells of a task: of a pass, whose logits stay in the L2 cache, and of a sweep in the order of the
 # cells, where more of them share their batches.
-_CELLS_PER_PASS_TASK, _CELLS_PER_TASK = 1024, 4096
+_CELLS_PER_PASS_TASK, _CELLS_PER_TASK = 1024, 2048
 _BYTES_OF_SUMS = 2**29  # of all threads together
 # Passes whose mean is compared with the one before it.
 _WINDOW = 3

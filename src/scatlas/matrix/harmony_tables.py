@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -105,16 +104,15 @@ def ridge_terms(batches: Batches, products: Floats, kept: Any, ridge: Floats) ->
     slot[order] = np.arange(n)
     slots = slot[batches.levels]  # [combinations, columns]
     slots = np.column_stack([slots, np.where((slots >= 0).any(axis=1), n, -1)])
-    rows, columns = np.nonzero(slots >= 0)
-    ones = np.ones(rows.size)
-    design = sp.csr_matrix((ones, (rows, slots[rows, columns])), (len(slots), n + 1))
-    left = (design.T @ design.multiply(products[:, -1:])).tocsr()
-    right = design.T @ products[:, :-1]
-    diagonal = left.diagonal()
-    diagonal[:n] += ridge[order]
-    top, others = diagonal[:n_large, None], left[:, n_large:].toarray()
-    joint, rest = others[:n_large], others[n_large:]
-    np.fill_diagonal(rest, diagonal[n_large:])
+    left, right = np.zeros((n + 1, n + 1)), np.zeros((n + 1, products.shape[1] - 1))
+    for own in slots.T:
+        np.add.at(right, own[own >= 0], products[own >= 0, :-1])
+        for other in slots.T:
+            both = (own >= 0) & (other >= 0)
+            np.add.at(left, (own[both], other[both]), products[both, -1])
+    left[np.arange(n), np.arange(n)] += ridge[order]
+    top = left.diagonal()[:n_large, None]
+    joint, rest = left[:n_large, n_large:], left[n_large:, n_large:]
     solution = np.empty_like(right)
     solution[n_large:] = np.linalg.solve(
         rest - joint.T @ (joint / top), right[n_large:] - joint.T @ (right[:n_large] / top)
