@@ -40,6 +40,7 @@ def main(argv: list[str] | None = None) -> None:
     with script.recorded_run(args, outputs=[args.integrated]) as facts:
         adata = ad.read_h5ad(args.umap)
         label = wanted.label if wanted.label in adata.obs else None
+        check_label(adata.obs, wanted.key, label)
         # The graph of umap.h5ad is of the one side of the correction, this step's of the other.
         basis, other = ("X_pca", "uncorrected") if wanted.use else (MIXED, "harmony")
         if not wanted.use:
@@ -68,6 +69,18 @@ def main(argv: list[str] | None = None) -> None:
             write_h5ad(path, adata)
         facts |= {"n_cells": adata.n_obs, "n_comps": adata.obsm[MIXED].shape[1]}
         facts["scores"] = table[["score before", "score after"]].to_dict("index")
+
+
+def check_label(obs: pd.DataFrame, keys: list[str], label: str | None) -> None:
+    """Refuse to mix a column with the batches that the label has."""
+    for name in [key for key in keys if label and key in obs]:
+        pairs = obs[[name, label]].drop_duplicates()
+        if len(pairs) == obs[name].nunique() == obs[label].nunique():
+            raise InputError(
+                f"obs[{name!r}] and obs[{label!r}] divide the cells alike, but integrate.key mixes "
+                "the first and integrate.label keeps the second apart: change one of them, or set "
+                "integrate.label to null"
+            )
 
 
 def mix(adata: ad.AnnData, wanted: Integrate, seed: int) -> None:

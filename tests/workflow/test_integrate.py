@@ -112,21 +112,25 @@ def test_a_look_at_the_sample_leaves_the_atlas_as_it_is(
     built: Project, mixed: Project, tmp_path: Path
 ):
     """``use: false``: the sample alone is corrected, beside its map."""
-    wanted = {"key": ["plate", "donor"], "use": False, "label": None, "n_pcs": 8}
+    wanted = {"key": ["plate", "cell_line"], "use": False, "label": None, "n_pcs": 8}
     copy = copied(built, tmp_path, integrate=wanted)
     assert copy.build(SAMPLE) == {"integrate"}
     found = ad.read_h5ad(copy.results / "integrated.h5ad")
     again = ad.read_h5ad(copy.results / "umap.h5ad")
     np.testing.assert_array_equal(found.obsm["X_umap"], again.obsm["X_umap"])
     again.obsm["X_pca"] = again.obsm["X_pca"][:, :8]
-    sa.pp.harmony_integrate(again, ["plate", "donor"])
+    sa.pp.harmony_integrate(again, ["plate", "cell_line"])
     np.testing.assert_array_equal(found.obsm["X_pca_harmony"], again.obsm["X_pca_harmony"])
     assert found.obsm["X_umap_harmony"].shape == (found.n_obs, 2)
     assert len(found.obs["leiden_harmony"].cat.categories) > 1
-    assert list(found.uns["integrate"]["scores"].index) == ["plate", "donor"]
+    assert list(found.uns["integrate"]["scores"].index) == ["plate", "cell_line"]
     copy.change(integrate=wanted | {"umap": False})
     assert copy.build(SAMPLE) == {"integrate"}
     assert "X_umap_harmony" not in ad.read_h5ad(copy.results / "integrated.h5ad").obsm
+    copy.change(integrate={"key": ["plate"], "use": False, "label": "donor"})
+    done = copy.run(SAMPLE)
+    assert done.returncode != 0
+    assert "obs['plate'] and obs['donor'] divide the cells alike, but integrate.key" in done.stdout
     copy.change(integrate={"key": ["batch"], "use": False})
     done = copy.run(SAMPLE)
     assert done.returncode != 0

@@ -17,7 +17,8 @@ from scatlas.compute.memory import (
     harmony_bytes,
 )
 from scatlas.errors import InputError, TooLargeError
-from scatlas.matrix.harmony_rounds import Batches, Mixed, Options, Rounds, first_centroids
+from scatlas.matrix.harmony_rounds import Rounds
+from scatlas.matrix.harmony_tables import Batches, Mixed, Options, first_centroids
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,7 +49,7 @@ def harmonize(
     labels
         Values of the columns to mix, by name [cells].
     options
-        As in :func:`harmony_integrate`, from ``theta`` on.
+        As in :func:`harmony_integrate`, from ``n_clusters`` to ``random_state``.
 
     Returns
     -------
@@ -149,7 +150,7 @@ def parse_options(
         else _number(ridge_lambda, "ridge_lambda", above=0),
         alpha=_number(alpha, "alpha", above=0),
         batch_prune_threshold=_number(batch_prune_threshold, share, most=1),
-        block_proportion=_number(block_proportion, "block_proportion", above=1e-3, most=1),
+        block_proportion=_number(block_proportion, "block_proportion", above=0.01, most=1),
         max_iter_harmony=whole_number(max_iter_harmony, "max_iter_harmony", least=1),
         max_iter_clustering=whole_number(max_iter_clustering, "max_iter_clustering", least=1),
         tol_harmony=_number(tol_harmony, "tol_harmony"),
@@ -172,9 +173,9 @@ def parse_batches(labels: Mapping[str, pd.Series | pd.Categorical]) -> Batches:
     if not labels:
         raise InputError("key=[] names no column of obs: name one whose values are to be mixed")
     parsed = {name: _parse_batch(name, column) for name, column in labels.items()}
-    codes, levels = np.zeros(1, np.int64), np.zeros((1, 0), np.int64)
+    codes, levels = np.zeros(1, np.int32), np.zeros((1, 0), np.int64)
     for name, values in parsed.items():
-        own, n = values.codes.astype(np.int64), len(values.categories)
+        own, n = values.codes.astype(np.int32), len(values.categories)
         # Number the combinations that there are, in the order of all that could be.
         joint = codes * n + own
         there = np.flatnonzero(np.bincount(joint, minlength=len(levels) * n))
@@ -183,8 +184,8 @@ def parse_batches(labels: Mapping[str, pd.Series | pd.Categorical]) -> Batches:
                 f"the columns up to obs[{name!r}] have {there.size:,} combinations of values, but "
                 f"Harmony mixes at most {_MAX_COMBINATIONS:,}: name fewer columns"
             )
-        number = np.zeros(len(levels) * n, np.int64)
-        number[there] = np.arange(there.size)
+        number = np.zeros(len(levels) * n, np.int32)
+        number[there] = np.arange(there.size, dtype=np.int32)
         codes = number[joint]
         offset = levels.max(initial=-1) + 1
         levels = np.column_stack([levels[there // n], offset + there % n])

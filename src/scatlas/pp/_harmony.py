@@ -66,7 +66,7 @@ def harmony_integrate(
         The passes of a round end, from the fifth on, when the mean of three changes by a smaller
         share than this.
     sigma
-        Width of the clusters: a larger one spreads a cell over more of them.
+        Width of the clusters: in wider ones a cell belongs to more of them.
     theta
         How much clusters are to hold all batches, for all columns or for each; 0 leaves that to
         chance. 2 is usual.
@@ -81,7 +81,7 @@ def harmony_integrate(
     batch_prune_threshold
         A batch is not corrected in clusters that hold a smaller share of its cells than this.
     block_proportion
-        Share of the cells whose clusters are found anew at a time.
+        Share of the cells whose clusters are found at a time.
     random_state
         Seed of the first clusters and of the blocks.
     copy

@@ -103,11 +103,15 @@ def test_refusals(shifted: ad.AnnData, monkeypatch: pytest.MonkeyPatch):
     many = sa.pp.sample(shifted, n=1100, replace=True, copy=True)
     many.obs["cell"] = np.arange(1100)
     refused("has 1,100 values, but Harmony mixes at most 1,000", many, "cell")
-    monkeypatch.setattr(harmony, "_MAX_COMBINATIONS", 2)
-    refused("'plate'.* have 3 combinations of values, but .* at most 2", odd, ["donor", "plate"])
-    monkeypatch.setattr(harmony, "available_memory", lambda: 100_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(harmony, "_MAX_COMBINATIONS", 2)
+        refused(
+            "'plate'.* have 3 combinations of values, but .* at most 2", odd, ["donor", "plate"]
+        )
+    monkeypatch.setattr(harmony, "available_memory", lambda: 10_000)
     refused(r"600 cells in 8 components takes 0.0 GB, but 0.0 GB", error=TooLargeError)
     assert harmony_bytes(1e6, 50) == 1e6 * (8 * 50 + 32)
+    assert harmony_bytes(1e6, 50, streamed=True) == 2**18 * 8 * 50 + 1e6 * 32
 
 
 @pytest.mark.parametrize(

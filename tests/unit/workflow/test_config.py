@@ -337,6 +337,12 @@ def test_more_plates_wanted_than_there_are():
         check_plates(three, plates[:1])
 
 
+def test_a_column_cannot_be_mixed_and_stay_separate():
+    with pytest.raises(ConfigError, match=r"label \(cell_line\) should stay separate, but"):
+        load({"integrate": {"key": ["plate", "cell_line"]}})
+    assert load({"integrate": {"key": ["cell_line"], "label": None}}).integrate.label is None
+
+
 def test_harmony_and_doublets_that_other_rules_depend_on():
     assert load({}).harmony is None
     assert load({"integrate": {"use": False}}).harmony is None

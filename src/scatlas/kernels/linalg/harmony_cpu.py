@@ -37,6 +37,8 @@ _HALF, _ONE, _SMALLEST_LOG = np.float32(5.0000001201e-1), np.float32(1.0), np.fl
 _LOG2_HIGH, _LOG2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
 _LOG2_E, _ROUNDING = np.float32(1.44269504088896341), np.float32(1.5 * 2.0**23)
 _NO_SIGN = np.int32(0x7FFFFFFF)
+# Cells whose shares are converted to float64 at a time, to stay in the cache.
+_CELLS_AT_ONCE = 128
 
 
 def grid_of(largest: float, n: int) -> float:
@@ -168,7 +170,11 @@ def add_products(
     after a sum over the rows of a code.
     """
     for code, rows in runs_of(codes):
-        total = shares[rows].T.astype(np.float64) @ z[rows]
+        own, own_z = shares[rows], z[rows]
+        total = np.zeros(sums.shape[1:])
+        for first in range(0, len(own), _CELLS_AT_ONCE):
+            part = slice(first, first + _CELLS_AT_ONCE)
+            total += own[part].T.astype(np.float64) @ own_z[part]
         total += grids
         total -= grids
         sums[code] += total

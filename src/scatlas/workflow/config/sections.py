@@ -328,6 +328,15 @@ class Integrate(Harmony):
         "show whether the correction has mixed them. Ignored if the cells lack it. null: none.",
     )
 
+    @model_validator(mode="after")
+    def _check_label(self) -> Self:
+        if self.label in self.key:
+            raise ValueError(
+                f"integrate.label ({self.label}) should stay separate, but integrate.key mixes it: "
+                "name another column, or set label to null"
+            )
+        return self
+
 
 class Report(Section):
     """Content of the report."""
