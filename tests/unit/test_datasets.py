@@ -161,7 +161,7 @@ def test_same_plate_same_bytes(tmp_path):
 )
 def test_too_small_is_refused(wrong):
     (name, value), *_ = wrong.items()
-    with pytest.raises(InputError, match=rf"{name} is {value}: a simulated plate needs at least"):
+    with pytest.raises(InputError, match=rf"{name} is {value}: simulated counts need at least"):
         simulate_plate(**{"plate": 1, **SMALL, **wrong})
 
 
