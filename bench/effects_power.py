@@ -187,7 +187,8 @@ def main() -> None:
     of_methods = table.groupby(["design", "method"], sort=False)
     means = of_methods[["precision", "of_counted", "wrong", "found", "p<0.001"]].mean()
     sums = of_methods[["null_genes", "null_called", "null_comparisons", "null_with_any"]].sum()
-    each = table.set_index(["design", "seed", "method"])["precision"].unstack()
+    each = table.set_index(["design", "seed", "method"])["precision"]
+    each = each.unstack()  # noqa: PD010
     lines = [
         *head("scatlas", "pydeseq2", "scanpy", "numpy", "scipy"),
         "# means over the seeds; null_...: sums",
