@@ -18,12 +18,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from typing import NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple
 
 import anndata as ad
 import numpy as np
 import pandas as pd
 import scanpy as sc
+from joblib import Parallel, delayed
 from runner import head, parser, publish
 from sklearn.metrics import average_precision_score
 
@@ -162,27 +164,31 @@ def measured(table: pd.DataFrame, study: Study, seed: int) -> dict[str, float]:
     }
 
 
+def compared(design: str, seed: int) -> list[dict[str, Any]]:
+    """Figures of all methods on one simulation."""
+    warnings.simplefilter("ignore")  # of PyDESeq2, about genes that do not converge
+    study = DESIGNS[design](seed)
+    voom = of_scatlas(study, "voom")
+    tables = {"voom": voom, "trend": of_scatlas(study, "trend")}
+    tables["PyDESeq2"] = pd.concat(of_pydeseq2(study, voom))
+    for test in ("t-test", "wilcoxon"):
+        tables[f"cells, {test}"] = pd.concat(over_cells(study, voom, test))
+    truth = study.truth.assign(is_true=True)
+    genes = voom[[*KEYS, "mean_expression"]].merge(truth, on=KEYS, how="left")
+    genes["is_true"] = genes["is_true"].notna()
+    rows = []
+    for name, table in tables.items():
+        table = genes.merge(table[[*KEYS, "p_value", "fdr"]], on=KEYS)
+        rows.append({"design": design, "method": name} | measured(table, study, seed))
+    return rows
+
+
 def main() -> None:
-    options = parser(__doc__, seeds=3)
+    options = parser(__doc__, seeds=5, jobs=1)
     options.add_argument("--designs", nargs="+", default=[*DESIGNS], choices=DESIGNS)
     args = options.parse_args()
-    warnings.simplefilter("ignore")  # of PyDESeq2, about genes that do not converge
-    rows = []
-    for design in args.designs:
-        for seed in range(args.seeds):
-            study = DESIGNS[design](seed)
-            voom = of_scatlas(study, "voom")
-            tables = {"voom": voom, "trend": of_scatlas(study, "trend")}
-            tables["PyDESeq2"] = pd.concat(of_pydeseq2(study, voom))
-            for test in ("t-test", "wilcoxon"):
-                tables[f"cells, {test}"] = pd.concat(over_cells(study, voom, test))
-            genes = voom[[*KEYS, "mean_expression"]].merge(
-                study.truth.assign(is_true=True), on=KEYS, how="left"
-            )
-            genes["is_true"] = genes["is_true"].notna()
-            for name, table in tables.items():
-                table = genes.merge(table[[*KEYS, "p_value", "fdr"]], on=KEYS)
-                rows.append({"design": design, "method": name} | measured(table, study, seed))
+    tasks = [(design, seed) for design in args.designs for seed in range(args.seeds)]
+    rows = chain.from_iterable(Parallel(args.jobs)(delayed(compared)(*task) for task in tasks))
     table = pd.DataFrame(rows)
     of_methods = table.groupby(["design", "method"], sort=False)
     means = of_methods[["precision", "of_counted", "wrong", "found", "p<0.001"]].mean()
