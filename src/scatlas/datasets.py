@@ -183,10 +183,14 @@ def planted_effects(
         labels = zip(*_drug_names(plate, n_drugs), strict=True)
         for (drug, dose), row, change in zip(labels, strengths, study.programmes, strict=True):
             line, gene = np.nonzero(np.outer(row, change))
-            columns = {"plate": f"plate{plate}", "drug": drug, "drugname_drugconc": dose}
-            columns |= {"cell_line": lines[line], "gene": study.var.index[gene]}
-            change = row[line] * change[gene] / np.log(2)
-            tables.append(pd.DataFrame(columns | {"log2_fold_change": change}))
+            columns = {"cell_line": lines[line], "gene": study.var.index[gene]}
+            table = pd.DataFrame(
+                columns | {"log2_fold_change": row[line] * change[gene] / np.log(2)}
+            )
+            table.insert(0, "plate", f"plate{plate}")
+            table.insert(1, "drug", drug)
+            table.insert(2, "drugname_drugconc", dose)
+            tables.append(table)
     return pd.concat(tables, ignore_index=True)
 
 
@@ -201,7 +205,7 @@ def simulate_tissue(
     """Simulate cells of healthy and diseased donors, with known effects of the disease.
 
     Donors differ in each gene, by a third as a rule, and in their shares of the types. The disease
-    changes genes of its own in each type but the last.
+    changes other genes in each type, and none in the last.
 
     Parameters
     ----------
@@ -517,7 +521,7 @@ def _simulate_counts(
     programme: NDArray[np.int64],
     strength: NDArray[np.float64],
 ) -> csr_matrix:
-    """Counts of cells, each with its sample's log fold changes, and a programme times a strength."""
+    """Counts of cells; log fold changes are those of the sample, and a programme by strength."""
     blocks = []
     for start in range(0, cells.line.size, _CELLS_PER_BLOCK):
         rows = slice(start, start + _CELLS_PER_BLOCK)
