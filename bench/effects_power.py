@@ -196,7 +196,7 @@ def main() -> None:
     each = table.set_index(["design", "seed", "method"])["precision"]
     each = each.unstack()  # noqa: PD010
     lines = [
-        *head("scatlas", "pydeseq2", "scanpy", "numpy", "scipy"),
+        *head("pydeseq2", "scanpy", "numpy", "scipy"),
         "# means over the seeds; null_...: sums",
         *means.join(sums).round(4).to_string().splitlines(),
         "",
