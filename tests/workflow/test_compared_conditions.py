@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.workflow
 OPTIONS = {"condition": "drug", "control": "DMSO_TF", "replicate": "sample", "block": "plate"}
-TARGETS = ("results/effects.h5ad", "results/pseudobulk.h5ad")
+TARGETS = (
+    *("results/effects.h5ad", "results/pseudobulk.h5ad"),
+    "results/tables/composition.tsv",
+)
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +33,8 @@ def compared(built: Project, tmp_path_factory: pytest.TempPathFactory) -> Projec
     jobs = project.build(*TARGETS)
     sums = {f"{step}/{p}" for step in ("effect_sums", "pseudobulk") for p in PLATES}
     # The sums of marker genes are not made again: their groups are the same.
-    assert jobs == {*sums, "effects", "merge_pseudobulk", "cell_groups"}
+    steps = {"effects", "merge_pseudobulk", "cell_groups", "edistance", "composition"}
+    assert jobs == {*sums, *steps}
     return project
 
 

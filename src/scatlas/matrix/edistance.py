@@ -75,7 +75,7 @@ def edistances(
     plates, are added up. ``sums [n_samples, n_components]`` are sums of cells, and ``deviations
     [n_samples]`` those of the squared distances of cells from the mean of their row.
     """
-    units, sums, deviations = _add_up(samples, sums, deviations, within)
+    units, sums, deviations = add_up(samples, sums, deviations, within)
     cells = units["n_cells"].to_numpy()
     block = pd.factorize(units["block"])[0] if "block" in units else np.zeros(len(units), int)
     rows = []
@@ -105,10 +105,10 @@ def edistances(
     return table
 
 
-def _add_up(
+def add_up(
     samples: pd.DataFrame, sums: Floats, deviations: Floats, within: Sequence[str]
 ) -> tuple[pd.DataFrame, Floats, Floats]:
-    """Cells of each replicate: table, sums and deviations."""
+    """Table, sums and deviations of each replicate, of rows as :func:`edistances` takes them."""
     keys = [*within, "condition", *samples.columns.intersection(["block", "replicate"])]
     at = samples.groupby(keys, observed=True).ngroup().to_numpy()
     _, first = np.unique(at, return_index=True)

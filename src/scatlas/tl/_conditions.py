@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
     from anndata import AnnData
+    from numpy.typing import NDArray
 
 
 @blocks.passes(1, "over the array in obsm")
@@ -103,22 +104,30 @@ def edistance(
     x = elements.get_obsm(adata, obsm)
     if not x.shape[1]:
         raise InputError(f"obsm[{obsm!r}] has no components: name another array")
-    samples, sums = aggregate_cells(x, labels, [*labels], func=("sum", "var"), dof=0)
-    mean_squares = blocks.on_host(sums["var"]).sum(axis=1)
-    if (bad := ~np.isfinite(mean_squares)).any():
+    samples, sums, deviations = sum_replicates(x, labels)
+    if (bad := ~np.isfinite(deviations)).any():
         raise InputError(
             f"obsm[{obsm!r}] has values that are not finite in {samples.index[bad][0]!r}: remove "
             "those cells first"
         )
-    samples["n_cells"] = samples[N_CELLS]
     table = edistances(
-        *(samples, blocks.on_host(sums["sum"]), mean_squares * samples["n_cells"].to_numpy()),
+        *(samples, sums, deviations),
         control=str(control),
         within=[f"within {i}" for i in range(len(names))],
         **options,
     )
     named = {f"within {i}": name for i, name in enumerate(names)}
     return table.rename(columns=named | {"condition": condition})
+
+
+def sum_replicates(
+    x: Any, labels: pd.DataFrame
+) -> tuple[pd.DataFrame, NDArray[np.float64], NDArray[np.float64]]:
+    """Table, sums and deviations of the cells by all their labels, as ``edistances`` takes them."""
+    samples, sums = aggregate_cells(x, labels, [*labels], func=("sum", "var"), dof=0)
+    samples["n_cells"] = samples[N_CELLS]
+    squares = blocks.on_host(sums["var"]).sum(axis=1) * samples["n_cells"].to_numpy()
+    return samples, blocks.on_host(sums["sum"]), squares
 
 
 @blocks.passes(0, "works on obs alone")
