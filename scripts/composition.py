@@ -6,7 +6,7 @@ from pathlib import Path
 
 from scatlas.io import atomic_path, open_tables
 from scatlas.workflow import script
-from scatlas.workflow.conditions import GROUPS, shares
+from scatlas.workflow.conditions import shares
 from scatlas.workflow.config.cli_options import add_sections, read_section
 from scatlas.workflow.config.sections import Effects
 from scatlas.workflow.labels import BY, Labels
@@ -28,8 +28,7 @@ def main(argv: list[str] | None = None) -> None:
         table = shares(args.cells, wanted, by)
         with atomic_path(args.table) as path:
             table.to_csv(path, sep="\t", index=False, lineterminator="\n")
-        n_tested = int(table[table["reason"] == ""][GROUPS].nunique())
-        facts |= {"n_cells": n_cells, "by": by, "n_tested": n_tested}
+        facts |= {"n_cells": n_cells, "by": by, "n_tested": int(table["p_value"].notna().sum())}
 
 
 if __name__ == "__main__":

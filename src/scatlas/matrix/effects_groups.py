@@ -98,6 +98,18 @@ def check_control(control: str, labels: pd.Series, name: str) -> None:
         raise InputError(f"obs[{name!r}] has no control {control!r}: try {which}")
 
 
+def count_cells(labels: pd.DataFrame) -> pd.DataFrame:
+    """Labels as texts, and the number of cells ``n``; those without a label are not counted."""
+    sizes = labels.groupby([*labels], observed=True).size()
+    return sizes.rename("n").reset_index().astype(dict.fromkeys(labels, str))
+
+
+def add_cells(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The same of several plates or blocks."""
+    table = pd.concat(parts, ignore_index=True)
+    return table.groupby([*table.columns.drop("n")], as_index=False)["n"].sum()
+
+
 def drop_small(samples: pd.DataFrame, min_cells: int) -> tuple[pd.DataFrame, list[tuple[str, ...]]]:
     """Without pseudobulks of few cells, which are listed."""
     if N_CELLS not in samples:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _MAX_ROWS = 60  # of conditions
+_MAX_BESIDE = 12  # groups of two heat maps beside each other; of more, one is below the other
 _N_NAMED = 10  # genes of a volcano
 _FDR = 0.05
 
@@ -60,8 +61,10 @@ def effect_strength(n_genes: pd.DataFrame, distances: pd.DataFrame | None = None
     rows, columns = (short_names(map(str, names), MAX_LETTERS) for names in n_genes.axes)
     wide = 0.07 * max(map(len, rows))
     one = 1.6 + max(1.6, 0.3 * len(columns))
-    made = figure(wide + len(maps) * one, 1.6 + 0.17 * len(rows))
-    axes = made.subplots(1, len(maps), sharey=True, squeeze=False)[0]
+    high = 1.6 + 0.17 * len(rows)
+    shape = (1, len(maps)) if len(columns) <= _MAX_BESIDE else (len(maps), 1)
+    made = figure(wide + shape[1] * one, shape[0] * high)
+    axes = made.subplots(*shape, sharey=True, squeeze=False).ravel()
     for ax, (title, label, least, table) in zip(axes, maps, strict=True):
         _heat_map(made, ax, table.to_numpy(np.float64), least, label)
         plate_ticks(ax, list(map(str, n_genes.columns)), slanted=len(columns) > 1)

@@ -13,9 +13,15 @@ from natsort import natsorted
 from scatlas.errors import InputError
 from scatlas.io import open_tables
 from scatlas.io.matrices.lazy import read_embedding
-from scatlas.matrix.composition import compositions
+from scatlas.matrix.composition import COLUMNS, compositions
 from scatlas.matrix.edistance import add_up, edistances
-from scatlas.matrix.effects_groups import check_control, label_names, read_labels
+from scatlas.matrix.effects_groups import (
+    add_cells,
+    check_control,
+    count_cells,
+    label_names,
+    read_labels,
+)
 from scatlas.tl._conditions import sum_replicates
 
 if TYPE_CHECKING:
@@ -28,7 +34,6 @@ if TYPE_CHECKING:
 
 # Cells that are read at once: a fixed number, so that no bit of a sum depends on the memory.
 _ROWS = 2**18
-GROUPS = "groups"  # column with the name of the column of clusters or types
 
 
 def distances(store: Path, wanted: Effects, *, seed: int) -> pd.DataFrame:
@@ -51,8 +56,8 @@ def distances(store: Path, wanted: Effects, *, seed: int) -> pd.DataFrame:
 
 
 def shares(store: Path, wanted: Effects, by: Sequence[str]) -> pd.DataFrame:
-    """Tables of :func:`scatlas.tl.composition` for the columns ``by``, below each other; for one
-    that cannot be compared a row with the reason.
+    """Tables of :func:`scatlas.tl.composition` for the columns ``by``, whose names are the first
+    column, below each other; for one that cannot be compared a row with the reason.
     """
     tables = []
     options: dict[str, Any] = {"control": wanted.control, "min_cells": wanted.min_cells}
@@ -60,11 +65,12 @@ def shares(store: Path, wanted: Effects, by: Sequence[str]) -> pd.DataFrame:
         try:
             table = compositions(*_cluster_sizes(store, wanted, column), **options)
         except InputError as error:
-            table = pd.DataFrame({"condition": [""], "cluster": [""], "reason": [str(error)]})
-        table.insert(0, GROUPS, column)
+            reason = {"condition": "", "cluster": "", "reason": str(error)}
+            table = pd.DataFrame([reason], columns=COLUMNS)
+        table.insert(0, "by", column)
         tables.append(table)
     table = pd.concat(tables, ignore_index=True)
-    return table.rename(columns={"condition": wanted.condition, "cluster": "group"})
+    return table.rename(columns={"condition": wanted.condition})
 
 
 def _cluster_sizes(
@@ -73,13 +79,11 @@ def _cluster_sizes(
     """Numbers of cells ``[replicates, clusters]``, the replicates, and the clusters."""
     names = label_names(wanted.condition, (column,), wanted.replicate, wanted.block)
     names["cluster"] = names.pop("within 0")
-    sizes = pd.Series(dtype=np.int64)
+    parts: list[pd.DataFrame] = []
     for _, labels in _blocks(store, names):
-        own = labels.astype(str).where(labels.notna()).groupby([*labels]).size()
-        sizes = own if sizes.empty else sizes.add(own, fill_value=0)
-    table = sizes.rename("n").reset_index()
+        parts = [add_cells([*parts, count_cells(labels)])]
     index = [name for name in names if name != "cluster"]
-    counts = table.pivot_table("n", index, "cluster", aggfunc="sum", fill_value=0).astype(np.int64)
+    counts = parts[0].pivot_table("n", index, "cluster", aggfunc="sum", fill_value=0).astype(np.int64)
     counts = counts[natsorted(counts.columns)]
     samples = counts.index.to_frame(index=False).astype("category")
     return counts.to_numpy(), samples, counts.columns

@@ -12,7 +12,6 @@ from anndata.io import read_elem
 
 from scatlas import pl
 from scatlas.get import effects as effects_table
-from scatlas.workflow.conditions import GROUPS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,20 +74,21 @@ def _composition(writer: ReportWriter, *, is_sample: bool) -> list[Picture | Tab
     gaps: dict[str, Any] = {"keep_default_na": False, "na_values": [""]}
     texts = dict.fromkeys([0, 1, 2], str)
     table = pd.read_csv(writer.tables / "composition.tsv", sep="\t", dtype=texts, **gaps)
+    first, _, cluster = table.columns[:3]  # the second is the user's
     table = table.fillna(dict.fromkeys([*table.columns[:3], "reason"], ""))
     items: list[Picture | Table] = []
-    for by, rows in table.groupby(GROUPS, sort=False):
+    for by, rows in table.groupby(first, sort=False):
         if not rows["p_value"].notna().any():
             continue  # the table says why
-        own = rows.drop(columns=GROUPS).rename(columns={"group": by})
+        own = rows.drop(columns=first).rename(columns={cluster: by})
         n_changed = int((rows["fdr"] < _FDR).sum())
         said = f"Intervals of the shares of {by} in each condition; {n_changed} differ."
         draw = partial(pl.composition, own)
         known = {"is_sample": is_sample and by == "leiden", "n_changed": n_changed}
         items.append(writer.picture("share_changes", draw, said, color=str(by), **known))
-    shown = table.sort_values("p_value", kind="stable").set_index(GROUPS)
+    shown = table.sort_values("p_value", kind="stable").set_index(first)
     title = "Shares of clusters by condition"
-    return [*items, writer.table("composition", title, shown, written=True, names=["group"])]
+    return [*items, writer.table("composition", title, shown, written=True, names=[cluster])]
 
 
 def read_condition(path: Path, row: int) -> pd.DataFrame:
