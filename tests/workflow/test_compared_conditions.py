@@ -11,6 +11,8 @@ import pytest
 
 import scatlas as sa
 from scatlas.datasets import write_plate
+from scatlas.workflow import conditions
+from scatlas.workflow.config.sections import Effects
 from tests.workflow.conftest import PLATES
 from tests.workflow.runs import Project, errors
 
@@ -84,6 +86,47 @@ def test_files_of_each_group_have_the_rows_of_get_effects(compared: Project):
         np.testing.assert_allclose(both[name], both[f"{name}_of_get"], rtol=1e-5)
 
 
+def test_distances_and_shares_are_those_of_the_functions(
+    compared: Project, monkeypatch: pytest.MonkeyPatch
+):
+    atlas = ad.read_zarr(compared.results / "atlas.zarr")
+    keys = ["phase", "drug"]
+    own = sa.tl.edistance(atlas, **OPTIONS, within="phase").set_index(keys)
+    path = compared.results / "tables/edistance.tsv"
+    table = pd.read_csv(path, sep="\t", index_col=keys).fillna({"reason": ""}).loc[own.index]
+    pd.testing.assert_frame_equal(table, own, check_dtype=False, rtol=1e-9, check_index_type=False)
+    effects = ad.read_h5ad(compared.results / "effects.h5ad").obs
+    expected = own.loc[[*zip(effects["phase"], effects["drug"], strict=True)]]
+    np.testing.assert_allclose(effects["edistance"], expected["edistance"], rtol=1e-9)
+    np.testing.assert_array_equal(effects["edistance_p_value"], expected["p_value"])
+
+    # Cells are read in blocks: other ones have the same sums, but for rounding.
+    monkeypatch.setattr(conditions, "_ROWS", 70)
+    wanted = Effects(**OPTIONS, within=["phase"])
+    parts = conditions.distances(compared.results / "atlas.zarr", wanted, seed=0).set_index(keys)
+    pd.testing.assert_frame_equal(parts.loc[own.index], own, check_dtype=False, rtol=1e-6)
+
+    path = compared.results / "tables/composition.tsv"
+    shares = pd.read_csv(path, sep="\t", dtype={"cluster": str}).fillna({"reason": ""})
+    keys = ["drug", "leiden"]
+    shares = shares.rename(columns={"cluster": "leiden"}).set_index(keys)
+    assert set(shares.pop("by")) == {"leiden"}
+    own = sa.tl.composition(atlas, **OPTIONS, groups="leiden").set_index(keys)
+    pd.testing.assert_frame_equal(
+        shares.loc[own.index], own, check_dtype=False, rtol=1e-9, check_index_type=False
+    )
+    parts = conditions.shares(compared.results / "atlas.zarr", wanted, ["leiden"])
+    parts = parts.rename(columns={"cluster": "leiden"}).set_index(keys).drop(columns="by")
+    pd.testing.assert_frame_equal(parts.loc[own.index], own, check_dtype=False)
+    few = wanted.model_copy(update={"min_cells": 10_000})
+    table = conditions.shares(compared.results / "atlas.zarr", few, ["leiden"])
+    assert (
+        table["reason"].tolist()[0].startswith("no replicate of the control 'DMSO_TF' has 10,000")
+    )
+    assert len(table) == 1
+    assert [*table.columns] == [*pd.read_csv(path, sep="\t", nrows=0)]
+
+
 def test_sums_by_cluster(compared: Project, plates: dict[str, Path]):
     sums = ad.read_h5ad(compared.results / "pseudobulk.h5ad")
     atlas = ad.read_zarr(compared.results / "atlas.zarr").obs
@@ -106,10 +149,10 @@ def test_a_changed_plate_sums_its_own_cells_alone(
     adata.X.data[adata.X.indptr[kept]] += 1
     write_plate(tmp_path / "p2.h5ad", adata)
     project.write_plates(plates | {"p2": tmp_path / "p2.h5ad"})
-    assert project.build("results/effects.h5ad") == {
-        *(f"{step}/p2" for step in ("load", "qc_filter", "effect_sums")),
-        "effects",
-    }
+    jobs = project.build("results/effects.h5ad")
+    summed = {name for name in jobs if name.startswith(("load", "qc_filter", "effect_sums"))}
+    assert summed == {"load/p2", "qc_filter/p2", "effect_sums/p2"}
+    assert {"pca", "edistance", "effects"} < jobs
 
 
 def test_samples_of_several_plates_are_added_up(

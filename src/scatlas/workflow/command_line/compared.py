@@ -105,7 +105,7 @@ class ComparedSamples:
             where = f" with it in one {wanted.block}" if wanted.block else ""
             return (
                 f"effects: no value of {wanted.replicate} {few} of another condition than "
-                f"{wanted.control!r} can be compared{where}: name another block, or null"
+                f"{wanted.control!r} can be compared{where}: lower min_cells, or name another block"
             )
         if not any(design.compared().size and design.df for design in designs):
             where = f" in one {wanted.block}" if wanted.block else ""
