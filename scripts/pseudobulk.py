@@ -50,7 +50,7 @@ def main(argv: list[str] | None = None) -> None:
             cells = read_columns(args.store, args.plate, own, key=args.key)
             cells = cells.assign(**args.labels)
         whole = {f"{args.key} {name}": name for name in args.complete}
-        read_labels(cells[keep], whole, drop="leave them out by qc.filter")
+        read_labels(cells[keep], whole)
         x, var = read_matrix(args.store, compact=True, **script.block_sizes(args))
         groups, layers = aggregate_cells(x, cells, args.by, func="sum", mask=keep)
         some = np.flatnonzero(groups["n_obs_aggregated"] > 0)  # else QC has taken all its cells

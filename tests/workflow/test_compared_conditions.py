@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import shutil
+from typing import TYPE_CHECKING, Any
 
 import anndata as ad
 import numpy as np
@@ -13,6 +14,9 @@ import scatlas as sa
 from scatlas.datasets import write_plate
 from scatlas.workflow import conditions
 from scatlas.workflow.config.sections import Effects
+from scatlas.workflow.report._effects import effects
+from scatlas.workflow.report._page import ReportWriter
+from tests.helpers.report_files import CAPTIONS
 from tests.workflow.conftest import PLATES
 from tests.workflow.runs import Project, errors
 
@@ -125,6 +129,33 @@ def test_distances_and_shares_are_those_of_the_functions(
     )
     assert len(table) == 1
     assert [*table.columns] == [*pd.read_csv(path, sep="\t", nrows=0)]
+
+
+def test_the_report_shows_distances_and_shares(compared: Project, tmp_path: Path):
+    tables = shutil.copytree(compared.results / "tables", tmp_path / "tables")
+    wanted = Effects(**OPTIONS, within=["phase"]).model_dump()
+
+    def items(*, is_sample: bool) -> dict[str, Any]:
+        writer = ReportWriter(CAPTIONS, tmp_path / "figures", tables, ["pdf"], n_plates=3)
+        made = effects(writer, compared.results / "effects.h5ad", wanted, is_sample=is_sample)
+        return {item.id: item for item in made}
+
+    shown = items(is_sample=False)
+    assert "distance of its cells from the control" in shown["figure-effect_strength"].caption
+    assert "edistance" in [name for name, _ in shown["table-effects"].head]
+    assert (tmp_path / "figures/share_changes/leiden.pdf").is_file()
+    assert "sampled cells" not in shown["figure-share_changes-leiden"].caption
+    assert shown["table-composition"].rows[0].cells[0].text == "leiden"
+    assert "sampled cells" in items(is_sample=True)["figure-share_changes-leiden"].caption
+
+    # Without a value there is no picture, and the table says why.
+    table = pd.read_csv(tables / "composition.tsv", sep="\t", nrows=1)
+    table.assign(p_value=np.nan, reason="a reason").to_csv(
+        tables / "composition.tsv", sep="\t", index=False
+    )
+    shown = items(is_sample=False)
+    assert "figure-share_changes-leiden" not in shown
+    assert shown["table-composition"].rows[0].cells[-1].text == "a reason"
 
 
 def test_sums_by_cluster(compared: Project, plates: dict[str, Path]):

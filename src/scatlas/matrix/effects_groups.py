@@ -62,9 +62,7 @@ def label_names(
     return names | {option: name for option, name in given.items() if name}
 
 
-def read_labels(
-    obs: pd.DataFrame, names: Mapping[str, str], *, drop: str = "leave them out"
-) -> pd.DataFrame:
+def read_labels(obs: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
     """Labels as texts, without the comparison with the control."""
     table = pd.DataFrame(index=obs.index)
     for key, name in names.items():
@@ -82,7 +80,7 @@ def read_labels(
         if gaps and option not in ("within", "cluster"):
             raise InputError(
                 f"obs[{name!r}] ({option}) has no value in {gaps:,} of {len(obs):,} rows: "
-                f"{drop}, or give them one"
+                "leave them out (in the workflow by qc.filter), or give them one"
             )
         table[key] = pd.Categorical(labels)
     return table

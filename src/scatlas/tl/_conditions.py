@@ -9,17 +9,15 @@ import numpy as np
 from scatlas import blocks, columns, elements
 from scatlas._util.numbers import seed_number, whole_number
 from scatlas.errors import InputError
-from scatlas.get import aggregate_cells
 from scatlas.matrix.composition import compositions
-from scatlas.matrix.edistance import MIN_RELABELLINGS, edistances
-from scatlas.matrix.effects_groups import N_CELLS, label_samples
+from scatlas.matrix.edistance import MIN_RELABELLINGS, edistances, sum_cells
+from scatlas.matrix.effects_groups import label_samples
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pandas as pd
     from anndata import AnnData
-    from numpy.typing import NDArray
 
 
 @blocks.passes(1, "over the array in obsm")
@@ -104,11 +102,11 @@ def edistance(
     x = elements.get_obsm(adata, obsm)
     if not x.shape[1]:
         raise InputError(f"obsm[{obsm!r}] has no components: name another array")
-    samples, sums, deviations = sum_replicates(x, labels)
+    samples, sums, deviations = sum_cells(x, labels)
     if (bad := ~np.isfinite(deviations)).any():
+        name = "_".join(samples.loc[bad, [*labels]].iloc[0])
         raise InputError(
-            f"obsm[{obsm!r}] has values that are not finite in {samples.index[bad][0]!r}: remove "
-            "those cells first"
+            f"obsm[{obsm!r}] has values that are not finite in {name!r}: remove those cells first"
         )
     table = edistances(
         *(samples, sums, deviations),
@@ -118,16 +116,6 @@ def edistance(
     )
     named = {f"within {i}": name for i, name in enumerate(names)}
     return table.rename(columns=named | {"condition": condition})
-
-
-def sum_replicates(
-    x: Any, labels: pd.DataFrame
-) -> tuple[pd.DataFrame, NDArray[np.float64], NDArray[np.float64]]:
-    """Table, sums and deviations of the cells by all their labels, as ``edistances`` takes them."""
-    samples, sums = aggregate_cells(x, labels, [*labels], func=("sum", "var"), dof=0)
-    samples["n_cells"] = samples[N_CELLS]
-    squares = blocks.on_host(sums["var"]).sum(axis=1) * samples["n_cells"].to_numpy()
-    return samples, blocks.on_host(sums["sum"]), squares
 
 
 @blocks.passes(0, "works on obs alone")

@@ -14,7 +14,7 @@ from scatlas.errors import InputError
 from scatlas.io import open_tables
 from scatlas.io.matrices.lazy import read_embedding
 from scatlas.matrix.composition import COLUMNS, compositions
-from scatlas.matrix.edistance import add_up, edistances
+from scatlas.matrix.edistance import add_up, edistances, sum_cells
 from scatlas.matrix.effects_groups import (
     add_cells,
     check_control,
@@ -22,7 +22,6 @@ from scatlas.matrix.effects_groups import (
     label_names,
     read_labels,
 )
-from scatlas.tl._conditions import sum_replicates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +42,7 @@ def distances(store: Path, wanted: Effects, *, seed: int) -> pd.DataFrame:
     within = [name for name in names if name.startswith("within")]
     total: tuple[Any, ...] = ()
     for rows, labels in _blocks(store, names):
-        samples, sums, squares = sum_replicates(x[rows], labels)
+        samples, sums, squares = sum_cells(x[rows], labels)
         samples = samples.astype(dict.fromkeys(names, str))
         if total:
             samples = pd.concat([total[0], samples])

@@ -31,7 +31,7 @@ DOUBLETS_MB_PER_CELL, DOUBLETS_MB = 0.35e-3, 500
 PSEUDOBULK_MB_PER_CELL = 0.5e-3
 # Effects of 20,000 conditions on 20,000 genes, or 1,400 on 60,000: counts and two results.
 EFFECTS_MB = 5_000
-# A block of 2**18 cells, 50 components of each in fp64, and the sums of 100,000 replicates.
+# 2**18 cells with 50 components in fp64 at a time, and the sums of 100,000 replicates.
 COMPARED_MB = 600
 # Sums of 100 groups of 60,000 genes, with the sums of one plate, moments and scores: 5 arrays each.
 MARKERS_MB = 100 * 60_000 * 20 * 8e-6

@@ -1,4 +1,4 @@
-"""What is wrong with a comparison of conditions is said before it is computed."""
+"""Users read what is wrong with a comparison of conditions before it is computed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def said(folder: Path, *plates: pd.DataFrame, by: str | None = None, **config: A
             plate = Plate(plate=f"p{number}", path=str(path))
             problems += [problem.message for problem in compared.add(plate, table, by)]
     others, notices = compared.sentences(len(plates))
-    return problems + others, notices
+    return problems + [problem.message for problem in others], notices
 
 
 @pytest.mark.parametrize("dtype", ["str", "category"])
@@ -68,7 +68,7 @@ def test_sound_plates_are_not_spoken_of(tmp_path: Path, dtype: str):
         (
             wells(a="DMSO", b="DMSO", c=None),
             {},
-            r"plate p1: obs\['drug'\] \(effects\) has no value in 5 of 15 rows: leave .* qc.filter",
+            r"p1: obs\['drug'\] \(effects\) has no value in 5 of 15 rows: leave .* by qc.filter",
         ),
         (wells(a="DMSO", b="DMSO", c="NA"), {}, "has the label 'NA', which tables read as a gap"),
         (wells(a="DMSO", b="DMSO", c=""), {}, "has the label '', which tables read as a gap"),

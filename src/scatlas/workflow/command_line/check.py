@@ -127,7 +127,7 @@ def check(config_file: Path, *, as_json: bool = False) -> int:
     notices = [text for text, key in said.items() if key in _LEFT_OUT]
     errors += [Problem(text) for text, key in said.items() if key not in _LEFT_OUT]
     not_compared, doubts = compared.sentences(n_opened)
-    errors += [Problem(text) for text in not_compared]
+    errors += not_compared
     notices += _doubtful_values(config) + not_used + doubts
     n_steps, edited = None, []
     try:

@@ -33,7 +33,7 @@ class ComparedSamples:
         self._wanted = None if config.atlas else config.effects
         self._filter = config.qc.filter
         self._parts: list[pd.DataFrame] = []
-        self._numbers = ""  # a column of conditions that are numbers
+        self._which_holds_numbers = ""  # a column of conditions that are numbers
 
     def add(self, plate: Plate, obs: Table, by: str | None = None) -> Iterator[Problem]:
         """Count a plate's cells, and yield what is wrong with its labels. Clusters and types of
@@ -60,16 +60,16 @@ class ComparedSamples:
         elif self._filter:  # it asks for metrics, and may drop these cells
             table = table.dropna(subset=[*needed.values()])
         if kind_of_values(pd.Series(table[wanted.condition].unique())) == "numbers":
-            self._numbers = ", which holds numbers"
+            self._which_holds_numbers = ", which holds numbers"
         try:
-            read_labels(table, needed, drop="leave them out by qc.filter")
+            read_labels(table, needed)
             table = read_labels(table, names)
         except InputError as error:
             yield Problem(f"plate {plate.plate}: {error}", plate.plate)
             return
         self._parts.append(count_cells(table))
 
-    def sentences(self, n_plates: int) -> tuple[list[str], list[str]]:
+    def sentences(self, n_plates: int) -> tuple[list[Problem], list[str]]:
         """Why there will be no effects, and what will be left out; nothing unless all plates were
         counted.
         """
@@ -81,17 +81,17 @@ class ComparedSamples:
         if wanted.control not in set(conditions):
             names = conditions.unique()
             near = get_close_matches(wanted.control, names, 1) or sorted(names)[:3]
-            text = (
+            problem = Problem(
                 f"no plate has the control {wanted.control!r}, which effects.control names, in "
-                f"{wanted.condition}{self._numbers}: name one of its values, such as "
+                f"{wanted.condition}{self._which_holds_numbers}: name one of its values, such as "
                 f"{', '.join(map(repr, near))}"
             )
-            return [text], []
+            return [problem], []
         large = samples[samples["n"] >= wanted.min_cells]
-        reason = self._no_effects(large)
-        return ([reason], []) if reason else ([], [*self._left_out(samples, large)])
+        problems = [*self._no_effects(large)]
+        return problems, [] if problems else [*self._left_out(samples, large)]
 
-    def _no_effects(self, large: pd.DataFrame) -> str:
+    def _no_effects(self, large: pd.DataFrame) -> Iterator[Problem]:
         """Why no condition can be compared, by the design that the models have."""
         wanted = self._wanted
         assert wanted is not None
@@ -103,18 +103,17 @@ class ComparedSamples:
         few = f"with {wanted.min_cells:,} cells or more (effects.min_cells)"
         if not any(design.compared().size for design in designs):
             where = f" with it in one {wanted.block}" if wanted.block else ""
-            return (
+            yield Problem(
                 f"effects: no value of {wanted.replicate} {few} of another condition than "
                 f"{wanted.control!r} can be compared{where}: lower min_cells, or name another block"
             )
-        if not any(design.compared().size and design.df for design in designs):
+        elif not any(design.compared().size and design.df for design in designs):
             where = f" in one {wanted.block}" if wanted.block else ""
-            return (
+            yield Problem(
                 f"effects: no condition has two values of {wanted.replicate} {few}{where}, so that "
                 "nothing tells how much these differ: name another replicate or block, or add "
                 "controls"
             )
-        return ""
 
     def _left_out(self, samples: pd.DataFrame, large: pd.DataFrame) -> Iterator[str]:
         """Blocks without control, and conditions of few cells."""
