@@ -59,7 +59,7 @@ def shares(store: Path, wanted: Effects, by: Sequence[str]) -> pd.DataFrame:
     column, below each other; for one that cannot be compared a row with the reason.
     """
     tables = []
-    options: dict[str, Any] = {"control": wanted.control, "min_cells": wanted.min_cells}
+    options: dict[str, Any] = {"control": wanted.control, "min_cells": max(1, wanted.min_cells)}
     for column in by:
         try:
             table = compositions(*_cluster_sizes(store, wanted, column), **options)
@@ -68,7 +68,8 @@ def shares(store: Path, wanted: Effects, by: Sequence[str]) -> pd.DataFrame:
             table = pd.DataFrame([reason], columns=COLUMNS)
         table.insert(0, "by", column)
         tables.append(table)
-    table = pd.concat(tables, ignore_index=True)
+    whole = dict.fromkeys(["n_replicates", "n_controls", "n_cells"], "Int64")
+    table = pd.concat(tables, ignore_index=True).astype(whole)
     return table.rename(columns={"condition": wanted.condition})
 
 

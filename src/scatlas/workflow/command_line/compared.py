@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from scatlas.io.tables.table import Table
     from scatlas.workflow.config.plate_sheet import Plate
-    from scatlas.workflow.config.sections import Config
+    from scatlas.workflow.config.sections import Config, Effects
 
 
 class ComparedSamples:
@@ -88,61 +88,59 @@ class ComparedSamples:
             )
             return [problem], []
         large = samples[samples["n"] >= wanted.min_cells]
-        problems = [*self._no_effects(large)]
-        return problems, [] if problems else [*self._left_out(samples, large)]
+        problems = [*_no_effects(wanted, large)]
+        return problems, [] if problems else [*_left_out(wanted, samples, large)]
 
-    def _no_effects(self, large: pd.DataFrame) -> Iterator[Problem]:
-        """Why no condition can be compared, by the design that the models have."""
-        wanted = self._wanted
-        assert wanted is not None
-        within = [name for name in large if name.startswith("within")]
-        designs = [
-            _design(own, wanted.control)
-            for _, own in (large.groupby(within) if within else [((), large)])
-        ]
-        few = f"with {wanted.min_cells:,} cells or more (effects.min_cells)"
-        if not any(design.compared().size for design in designs):
-            where = f" with it in one {wanted.block}" if wanted.block else ""
-            yield Problem(
-                f"effects: no value of {wanted.replicate} {few} of another condition than "
-                f"{wanted.control!r} can be compared{where}: lower min_cells, or name another block"
-            )
-        elif not any(design.compared().size and design.df for design in designs):
-            where = f" in one {wanted.block}" if wanted.block else ""
-            yield Problem(
-                f"effects: no condition has two values of {wanted.replicate} {few}{where}, so that "
-                "nothing tells how much these differ: name another replicate or block, or add "
-                "controls"
-            )
 
-    def _left_out(self, samples: pd.DataFrame, large: pd.DataFrame) -> Iterator[str]:
-        """Blocks without control, and conditions of few cells."""
-        wanted = self._wanted
-        assert wanted is not None
-        others = samples[samples["condition"] != wanted.control]
-        if wanted.block:
-            with_control = set(large.loc[large["condition"] == wanted.control, "block"])
-            there = samples["block"].drop_duplicates()
-            without = there[~there.isin(with_control)]
-            compared = set(others.loc[others["block"].isin(with_control), "condition"])
-            lost = [name for name in others["condition"].unique() if name not in compared]
-            if len(without):
-                yield (
-                    f"{len(without):,} of {len(there):,} values of {wanted.block} have no "
-                    f"value of {wanted.replicate} with {wanted.min_cells:,} cells of the control "
-                    f"{wanted.control!r}, so that effects leaves out their samples, and "
-                    f"{len(lost):,} conditions with them; the first is {without.iloc[0]!r}"
-                )
-        keys = [name for name in samples if name.startswith("within") or name == "condition"]
-        most = others.groupby(keys)["n"].max()
-        few = most[most < wanted.min_cells]
-        if few.size:
-            first = few.index[0] if len(keys) == 1 else ", ".join(few.index[0])
+def _no_effects(wanted: Effects, large: pd.DataFrame) -> Iterator[Problem]:
+    """Why no condition can be compared, by the design that the models have."""
+    within = [name for name in large if name.startswith("within")]
+    designs = [
+        _design(own, wanted.control)
+        for _, own in (large.groupby(within) if within else [((), large)])
+    ]
+    few = f"with {wanted.min_cells:,} cells or more (effects.min_cells)"
+    if not any(design.compared().size for design in designs):
+        where = f" with it in one {wanted.block}" if wanted.block else ""
+        yield Problem(
+            f"effects: no value of {wanted.replicate} {few} of another condition than "
+            f"{wanted.control!r} can be compared{where}: lower min_cells, or name another block"
+        )
+    elif not any(design.compared().size and design.df for design in designs):
+        where = f" in one {wanted.block}" if wanted.block else ""
+        yield Problem(
+            f"effects: no condition has two values of {wanted.replicate} {few}{where}, so that "
+            "nothing tells how much these differ: name another replicate or block, or add "
+            "controls"
+        )
+
+
+def _left_out(wanted: Effects, samples: pd.DataFrame, large: pd.DataFrame) -> Iterator[str]:
+    """Blocks without control, and conditions of few cells."""
+    others = samples[samples["condition"] != wanted.control]
+    if wanted.block:
+        with_control = set(large.loc[large["condition"] == wanted.control, "block"])
+        there = samples["block"].drop_duplicates()
+        without = there[~there.isin(with_control)]
+        compared = set(others.loc[others["block"].isin(with_control), "condition"])
+        lost = [name for name in others["condition"].unique() if name not in compared]
+        if len(without):
             yield (
-                f"{few.size:,} of {most.size:,} conditions have no value of {wanted.replicate} "
-                f"with {wanted.min_cells:,} cells (effects.min_cells), so that effects leaves them "
-                f"out; the first is {first!r}, with {few.iloc[0]:,}"
+                f"{len(without):,} of {len(there):,} values of {wanted.block} have no "
+                f"value of {wanted.replicate} with {wanted.min_cells:,} cells of the control "
+                f"{wanted.control!r}, so that effects leaves out their samples, and "
+                f"{len(lost):,} conditions with them; the first is {without.iloc[0]!r}"
             )
+    keys = [name for name in samples if name.startswith("within") or name == "condition"]
+    most = others.groupby(keys)["n"].max()
+    few = most[most < wanted.min_cells]
+    if few.size:
+        first = few.index[0] if len(keys) == 1 else ", ".join(few.index[0])
+        yield (
+            f"{few.size:,} of {most.size:,} conditions have no value of {wanted.replicate} "
+            f"with {wanted.min_cells:,} cells (effects.min_cells), so that effects leaves them "
+            f"out; the first is {first!r}, with {few.iloc[0]:,}"
+        )
 
 
 def _design(samples: pd.DataFrame, control: str) -> Design:
