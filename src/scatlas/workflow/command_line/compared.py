@@ -81,10 +81,10 @@ class ComparedSamples:
         if wanted.control not in set(conditions):
             names = conditions.unique()
             near = get_close_matches(wanted.control, names, 1) or sorted(names)[:3]
+            column = f"{wanted.condition}{self._which_holds_numbers}"
             problem = Problem(
                 f"no plate has the control {wanted.control!r}, which effects.control names, in "
-                f"{wanted.condition}{self._which_holds_numbers}: name one of its values, such as "
-                f"{', '.join(map(repr, near))}"
+                f"{column}: name one of its values, such as {', '.join(map(repr, near))}"
             )
             return [problem], []
         large = samples[samples["n"] >= wanted.min_cells]
