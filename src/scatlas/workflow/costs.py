@@ -230,7 +230,7 @@ _SAMPLE = RuleCost(
 )
 # Columns and components of cells, a block at a time; sums of replicates.
 _COMPARED = RuleCost(
-    Cost(1, us_per_cell=1), threads=2, serial=True, blocks=False, extra_mb=lambda _: COMPARED_MB
+    Cost(1, us_per_cell=2.5), threads=2, serial=True, blocks=False, extra_mb=lambda _: COMPARED_MB
 )
 _ON_GPU = replace(_SAMPLE, gpus="one")
 _NEW_PLATES = RuleCost(extra_mb=lambda job: job.of.reference_mb)
