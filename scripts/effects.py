@@ -14,7 +14,7 @@ from scatlas.io.files.hdf5_writing import create_hdf5
 from scatlas.workflow import script
 from scatlas.workflow.config.cli_options import add_sections, read_section
 from scatlas.workflow.config.sections import Effects
-from scatlas.workflow.effects import EffectsWriter, Sums
+from scatlas.workflow.effects import EffectsWriter, Sums, read_distances
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,6 +25,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--sums", nargs="+", required=True, metavar="PLATE=PATH", help="effects.zarr of each plate"
     )
+    parser.add_argument("--edistance", type=Path, required=True, help="edistance.tsv")
     parser.add_argument("--genes", choices=get_args(GeneRule), default="same")
     script.add_labels(parser)
     add_sections(parser, effects=Effects)
@@ -57,7 +58,9 @@ def main(argv: list[str] | None = None) -> None:
                 writer = EffectsWriter(out, folder, sums.genes, wanted)
                 for found in sums.effects(wanted):
                     writer.append(found)
-                table, left_out = writer.finish(sums.left_out)
+                table, left_out = writer.finish(
+                    sums.left_out, read_distances(args.edistance, wanted)
+                )
         write_table(args.conditions, table)
         write_table(args.left_out, left_out)
         facts |= {"n_conditions": len(table), "n_genes": len(sums.genes)}

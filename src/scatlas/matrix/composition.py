@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 _ADDED = 3 / 8
 _CONFIDENCE = 0.95
 _VALUES = ("share_control", "share", "log2_ratio", "ci_low", "ci_high", "t", "df", "p_value")
+COLUMNS = (
+    *("condition", "cluster", "n_replicates", "n_controls", "n_cells"),
+    *(*_VALUES, "fdr", "reason"),
+)
 _NO_DF = "no condition has two replicates in one block"
 # Few clusters tell little about the prior of variances: at most this share of the degrees of
 # freedom of the others.

@@ -15,7 +15,7 @@ from scatlas.matrix.effects import N_CELLS as N_CELLS
 from scatlas.matrix.effects import fit_effects
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -42,14 +42,28 @@ def label_samples(
     """Labels as texts, in the columns ``within 0`` and on, ``condition``, ``block``, ``replicate``;
     those of ``within`` may have gaps.
     """
-    names = {f"within {i}": name for i, name in enumerate(within)}
-    given = {"condition": condition, "block": block, "replicate": replicate}
-    table = _labels(obs, names | {option: name for option, name in given.items() if name})
-    _check_control(str(control), table["condition"], condition)
+    table = read_labels(obs, label_names(condition, within, replicate, block))
+    for i, name in enumerate(within):
+        if gaps := int(table[f"within {i}"].isna().sum()):
+            logger.warning("%d rows have no value of %s and are left out", gaps, name)
+    check_control(str(control), table["condition"], condition)
     return table
 
 
-def _labels(obs: pd.DataFrame, names: dict[str, str]) -> pd.DataFrame:
+def label_names(
+    condition: str,
+    within: Sequence[str] = (),
+    replicate: str | None = None,
+    block: str | None = None,
+) -> dict[str, str]:
+    """Columns of obs by those of :func:`label_samples`."""
+    given = {"condition": condition, "block": block, "replicate": replicate}
+    names = {f"within {i}": name for i, name in enumerate(within)}
+    return names | {option: name for option, name in given.items() if name}
+
+
+def read_labels(obs: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
+    """Labels as texts, without the comparison with the control."""
     table = pd.DataFrame(index=obs.index)
     for key, name in names.items():
         option = key.split()[0]
@@ -63,18 +77,16 @@ def _labels(obs: pd.DataFrame, names: dict[str, str]) -> pd.DataFrame:
             )
         labels = labels.rename_categories([*texts])
         gaps = int((labels.codes < 0).sum())
-        if gaps and option != "within":
+        if gaps and option not in ("within", "cluster"):
             raise InputError(
                 f"obs[{name!r}] ({option}) has no value in {gaps:,} of {len(obs):,} rows: "
-                "leave them out, or give them one"
+                "leave them out (in the workflow by qc.filter), or give them one"
             )
-        if gaps:
-            logger.warning("%d rows have no value of %s and are left out", gaps, name)
         table[key] = pd.Categorical(labels)
     return table
 
 
-def _check_control(control: str, labels: pd.Series, name: str) -> None:
+def check_control(control: str, labels: pd.Series, name: str) -> None:
     """Refuse a control that is no label."""
     there = list(labels.cat.categories)
     if control not in there:
@@ -82,6 +94,18 @@ def _check_control(control: str, labels: pd.Series, name: str) -> None:
         near = get_close_matches(control.lower(), by_lower, 1, 0)
         which = repr(by_lower[near[0]]) if near else "a column with values"
         raise InputError(f"obs[{name!r}] has no control {control!r}: try {which}")
+
+
+def count_cells(labels: pd.DataFrame) -> pd.DataFrame:
+    """Labels as texts, and the number of cells ``n``; those without a label are not counted."""
+    sizes = labels.groupby([*labels], observed=True).size()
+    return sizes.rename("n").reset_index().astype(dict.fromkeys(labels, str))
+
+
+def add_cells(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The same of several plates or blocks."""
+    table = pd.concat(parts, ignore_index=True)
+    return table.groupby([*table.columns.drop("n")], as_index=False)["n"].sum()
 
 
 def drop_small(samples: pd.DataFrame, min_cells: int) -> tuple[pd.DataFrame, list[tuple[str, ...]]]:

@@ -128,7 +128,9 @@ class EffectsWriter:
         self.obs.append(table.assign(model=len(self.obs)))
         self.samples.append(found.samples.assign(**group))
 
-    def finish(self, left_out: list[tuple[str, ...]]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    def finish(
+        self, left_out: list[tuple[str, ...]], distances: pd.DataFrame
+    ) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Write the tables of the h5ad; return those of the conditions, and of what has none."""
         labels = [*self.wanted.within, self.wanted.condition]
         if not self.obs:
@@ -137,7 +139,7 @@ class EffectsWriter:
                 f"effects: {self.wanted.condition} has no effects ({reason}): name another "
                 "condition, replicate or block"
             )
-        table = pd.concat(self.obs)
+        table = pd.concat(self.obs).join(distances, on=labels)
         obs = as_obs(table, labels)
         left = pd.DataFrame(left_out, columns=[*labels, "sample", "reason"], dtype=object)
         self.file.attrs.update({"encoding-type": "anndata", "encoding-version": "0.1.0"})
@@ -187,6 +189,16 @@ class EffectsWriter:
             writer.write_table(block)
         if writer:
             writer.close()
+
+
+def read_distances(path: Path, wanted: Options) -> pd.DataFrame:
+    """E-distances and their p-values, by the labels of the conditions."""
+    labels = [*wanted.within, wanted.condition]
+    values = {"edistance": "edistance", "p_value": "edistance_p_value"}
+    types = dict.fromkeys(labels, str) | dict.fromkeys(values, float)
+    gaps: dict[str, Any] = {"keep_default_na": False, "na_values": dict.fromkeys(values, "")}
+    table = pd.read_csv(path, sep="\t", dtype=types, usecols=[*types], **gaps)
+    return table.rename(columns=values).set_index(labels)
 
 
 def _long(

@@ -644,6 +644,16 @@ def test_effects_show_the_strongest_conditions_and_their_genes(tmp_path) -> None
     pl.save(figure, tmp_path / "strength.png")
     height, width = mpl.image.imread(tmp_path / "strength.png").shape[:2]
     assert max(height, width) <= 3000
+    for columns, beside in ((50, False), (3, True)):
+        few = genes.iloc[:, :columns]
+        distances = (few / 100 - 0.2).drop(index=names[3])
+        first, second = pl.effect_strength(few, distances).axes[:2]
+        assert (first.get_position().y0 == second.get_position().y0) == beside
+        drawn = second.images[0].get_array()
+        assert drawn.shape == first.images[0].get_array().shape == (60, columns)
+        assert drawn.min() == 0, "nearer than by chance"
+        assert np.ma.getmaskarray(drawn).sum() or np.isnan(drawn).any()
+    assert len(pl.effect_strength(few, distances * np.nan).axes) == 2, "one map and its bar"
 
     p = np.array([1e-30, 1e-31, 0.0, 0.5, 1e-9])
     table = pd.DataFrame(
