@@ -50,7 +50,7 @@ def jobs(n_plates: int) -> dict[str, int]:
 
 # The demo names the types of its cells by those of two further donors.
 TYPES = {"annotate": 4, "annotator": 1, "labels": 1}
-EFFECTS = {"effect_sums": 4, "effects": 1}
+EFFECTS = {"effect_sums": 4, "effects": 1, "edistance": 1, "composition": 1}
 
 
 def test_the_demo_simulates_four_plates_and_makes_their_atlas(tmp_path: Path):
