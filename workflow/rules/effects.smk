@@ -43,11 +43,6 @@ use rule pseudobulk as effect_sums with:
         "sums of the replicates of {wildcards.plate}"
 
 
-def first_file(store):
-    """The file by which Snakemake knows a store."""
-    return f"{OUT}/{store}/zarr.json" if store.endswith(".zarr") else f"{OUT}/{store}"
-
-
 # The cells whose distances are measured: the first store that has their components and all labels.
 COMPARED, COMPARED_CELLS = (
     (MAPPED, CELLS) if waits_for_groups(EFFECTS) else (SAMPLED, f"{SAMPLED}.zarr")

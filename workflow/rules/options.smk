@@ -96,6 +96,11 @@ def result(option, name, when=True):
     return shlex.join([option, with_prefix(f"{OUT}/{name}")]) if when else ""
 
 
+def first_file(store):
+    """The file by which Snakemake knows a store."""
+    return f"{OUT}/{store}/zarr.json" if store.endswith(".zarr") else f"{OUT}/{store}"
+
+
 def of_plate(option, name, when=True):
     """The same of one plate."""
     return lambda wildcards: result(option, f"plates/{wildcards.plate}/{name}", when)
