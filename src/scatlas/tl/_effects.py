@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -19,6 +19,7 @@ from scatlas.matrix.effects_groups import (
     drop_small,
     fit_groups,
     label_samples,
+    with_labels,
 )
 from scatlas.matrix.effects_scaling import SCALINGS
 
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from numpy.typing import NDArray
 
-    from scatlas.matrix.effects import Method
-    from scatlas.matrix.effects_groups import GroupEffects
+    from scatlas.matrix.effects import Effects, Method
     from scatlas.matrix.effects_scaling import Scaling
 
 _LAYER = "sum"  # as sa.get.aggregate names it
@@ -135,8 +135,8 @@ def effects(
     samples, few = drop_small(samples, whole_number(min_cells, "min_cells"))
     options: dict[str, Any] = {"method": method, "scaling": scaling, "control": str(control)}
     options |= {"min_count": float(min_count), "min_total_count": float(min_total_count)}
-    models = [*fit_groups(samples, counts.__getitem__, adata.var_names, few, **options)]
-    if not models:
+    fits = fit_groups(samples, counts.__getitem__, adata.var_names, few, **options)
+    if not (models := [*map(_Model.of, fits)]):
         raise InputError(
             f"no value of {', '.join(within)} has effects of {condition}; the last: {few[-1][-1]}"
         )
@@ -180,8 +180,25 @@ def _pseudobulks(
     return counts, table.assign(row=np.arange(len(table)))
 
 
+class _Model(NamedTuple):
+    """Effects within one group, without the counts."""
+
+    key: tuple[str, ...]
+    conditions: pd.DataFrame
+    genes: pd.DataFrame
+    samples: pd.DataFrame
+    log2_fold_change: NDArray[np.float32]
+    t: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, fit: tuple[tuple[str, ...], Effects]) -> _Model:
+        key, found = fit
+        change, t = found.to_memory()
+        return cls(key, found.summary(found.n_genes(t)), found.genes, found.samples, change, t)
+
+
 def _as_anndata(
-    models: Sequence[GroupEffects],
+    models: Sequence[_Model],
     genes: pd.Index,
     within: Sequence[str],
     condition: str,
@@ -197,9 +214,10 @@ def _as_anndata(
         at = genes.get_indexer(model.genes.index)
         rows = slice(first, first := first + len(model.conditions))
         x[rows, at], t[rows, at] = model.log2_fold_change, model.t
+        group = dict(zip(within, model.key, strict=True))
         mean[at, i], df[at, i] = model.genes["mean_expression"], model.genes["df"]
-        obs.append(model.table(within, condition).assign(model=i))
-        samples.append(model.samples.assign(**dict(zip(within, model.key, strict=True))))
+        obs.append(with_labels(model.conditions, group, condition).assign(model=i))
+        samples.append(model.samples.assign(**group))
     table = as_obs(pd.concat(obs), [*within, condition])
     return AnnData(
         x,
