@@ -111,7 +111,7 @@ class Effects:
         """The conditions, with degrees of freedom and numbers of genes."""
         table = self.conditions.assign(
             df_residual=float(self.genes["df_residual"].max()),
-            df_prior=self.model.moderation.df_prior,
+            df_prior=self.model.moderation.df_prior.max(),
             **{name: n_genes[name].to_numpy() for name in n_genes},
         )
         if N_CELLS in self.samples:
@@ -130,6 +130,7 @@ def fit_effects(
     scaling: Scaling = "tmm",
     min_count: float = 10.0,
     min_total_count: float = 15.0,
+    robust: bool = False,
 ) -> Effects:
     """Fit the pseudobulks of one group of cells.
 
@@ -143,7 +144,7 @@ def fit_effects(
         Names of the genes.
     control
         Condition that the others are compared with.
-    method, scaling, min_count, min_total_count
+    method, scaling, min_count, min_total_count, robust
         As for :func:`scatlas.tl.effects`.
 
     Raises
@@ -173,7 +174,7 @@ def fit_effects(
     scale = LogScale.of_voom if method == "voom" else LogScale.of_cpm
     equal = EqualWeights.fit(counts, at, parts, scale(libraries.effective))
     if method == "voom":
-        model = LinearModel.fit(parts, VoomWeights.fit(equal, parts), compared)
+        model = LinearModel.fit(parts, VoomWeights.fit(equal, parts), compared, robust=robust)
     else:
         if (fold := libraries.effective.max() / libraries.effective.min()) > _MAX_FOLD:
             logger.warning(
@@ -181,7 +182,7 @@ def fit_effects(
                 "small, with method='voom' they are not",
                 fold,
             )
-        model = LinearModel.fit(parts, equal, compared, level=equal.mean)
+        model = LinearModel.fit(parts, equal, compared, level=equal.mean, robust=robust)
     columns = {"mean_expression": equal.mean, **model.moderation.by_gene()}
     return Effects(
         model,

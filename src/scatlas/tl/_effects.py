@@ -46,6 +46,7 @@ def effects(
     block: str | None = None,
     method: Method = "voom",
     scaling: Scaling = "tmm",
+    robust: bool = False,
     min_cells: int = 10,
     min_count: float = 10.0,
     min_total_count: float = 15.0,
@@ -81,6 +82,9 @@ def effects(
         size and many counts, as others give too small p-values.
     scaling
         Factors of the library sizes: ``"tmm"``, ``"upper_quartile"`` or ``"none"``.
+    robust
+        Genes that vary far more than others, as markers of sex or contamination do, borrow less
+        from the others and do not change what these borrow.
     min_cells
         Pseudobulks of fewer cells are left out, if ``obs`` has ``n_obs_aggregated`` or cells are
         summed.
@@ -101,8 +105,9 @@ def effects(
         Moderated t; :func:`scatlas.get.effects` derives p-values and false discovery rates.
     ``obs``
         The columns of `within` and `condition`, ``n_replicates``, ``n_controls`` (those in its
-        blocks), ``n_cells``, ``df_residual``, ``df_prior``, ``n_genes`` that were tested and
-        ``n_significant``, at a false discovery rate of 0.05, and ``model``, the column of varm.
+        blocks), ``n_cells``, ``df_residual``, ``df_prior`` (with `robust`, that of most genes),
+        ``n_genes`` that were tested and ``n_significant``, at a false discovery rate of 0.05, and
+        ``model``, the column of varm.
     ``varm['mean_expression']``, ``varm['df']``, float64 ``[n_genes, n_models]``
         Mean log2 counts per million; degrees of freedom that p-values rest on.
     ``uns['effects']``
@@ -117,8 +122,9 @@ def effects(
 
     References
     ----------
-    Law et al. 2014 (voom), Smyth 2004 (moderated t), Robinson and Oshlack 2010 (TMM). Contrasts are
-    fitted exactly, where limma's ``contrasts.fit`` is not with weights; ``docs/differences.md``.
+    Law et al. 2014 (voom), Smyth 2004 (moderated t), Phipson et al. 2016 (`robust`), Robinson and
+    Oshlack 2010 (TMM). Contrasts are fitted exactly, where limma's ``contrasts.fit`` is not with
+    weights; ``docs/differences.md``.
     """
     _check_options(adata.var_names, method, scaling, min_count, min_total_count)
     within = [] if within is None else list(dict.fromkeys(columns.as_names(within, "within")))
@@ -134,6 +140,7 @@ def effects(
     counts, samples = _pseudobulks(adata, table, replicate is not None, layer)
     samples, few = drop_small(samples, whole_number(min_cells, "min_cells"))
     options: dict[str, Any] = {"method": method, "scaling": scaling, "control": str(control)}
+    options["robust"] = bool(robust)
     options |= {"min_count": float(min_count), "min_total_count": float(min_total_count)}
     fits = fit_groups(samples, counts.__getitem__, adata.var_names, few, **options)
     if not (models := [*map(_Model.of, fits)]):

@@ -76,7 +76,7 @@ class Sums:
 
     def effects(self, wanted: Options) -> Iterator[tuple[tuple[str, ...], Effects]]:
         """Effects of each group; what has none is added to ``left_out``."""
-        options = {"method": wanted.method, "control": wanted.control}
+        options = {"method": wanted.method, "control": wanted.control, "robust": wanted.robust}
         return fit_groups(self.samples, self.counts_of, self.genes, self.left_out, **options)
 
     def counts_of(self, samples: NDArray[Any]) -> NDArray[Any]:
@@ -172,7 +172,13 @@ class EffectsWriter:
         }
         write_element(self.file, "varm", of_genes)
         samples = pd.concat(self.samples).astype(dict.fromkeys(self.wanted.within, str))
-        names = ("method", "control", "condition", *(["block"] if self.wanted.block else []))
+        names = (
+            "method",
+            "control",
+            "condition",
+            "robust",
+            *(["block"] if self.wanted.block else []),
+        )
         options = {name: getattr(self.wanted, name) for name in names}
         uns = {**options, "samples": samples, "left_out": left}
         write_element(self.file, "uns", {"effects": uns})
