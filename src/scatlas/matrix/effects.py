@@ -183,7 +183,9 @@ def fit_effects(
                 fold,
             )
         model = LinearModel.fit(parts, equal, compared, level=equal.mean, robust=robust)
-    columns = {"mean_expression": equal.mean, **model.moderation.by_gene()}
+    m = model.moderation
+    columns = {"mean_expression": equal.mean, "df_residual": m.df_residual, "df": m.df_total}
+    columns |= {"s2": m.s2, "s2_post": m.s2_post}
     return Effects(
         model,
         _replicates(codes, blocks, compared, number).set_axis(names[compared]),

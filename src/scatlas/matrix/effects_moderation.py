@@ -135,15 +135,6 @@ class Moderation:
         post = np.where(np.isinf(df_prior), s2_prior, post)
         return cls(s2, df, s2_prior, df_prior, post, np.minimum(df + df_prior, df.sum()))
 
-    def by_gene(self) -> dict[str, Floats]:
-        """Columns of a table of the genes."""
-        return {
-            "df_residual": self.df_residual,
-            "df": self.df_total,
-            "s2": self.s2,
-            "s2_post": self.s2_post,
-        }
-
 
 def _fit_prior(s2: Floats, df: Floats, level: Floats | None) -> tuple[Floats, float]:
     """Scale, by gene, and degrees of freedom of the F-distribution of variances, by the moments of
@@ -177,7 +168,7 @@ def _fit_robust_prior(
     :func:`_fit_prior`.
     """
     from scipy.optimize import brentq
-    from scipy.stats import f, rankdata
+    from scipy.stats import f, rankdata, trim_mean
 
     known = df > 0
     d, n = df.max(), np.count_nonzero(known)
@@ -190,7 +181,7 @@ def _fit_robust_prior(
         x[fewer] = own * np.where(is_high, f.isf(upper, d, df_prior), f.ppf(lower, d, df_prior))
     logs = np.log(x)
     if level is None:
-        trend = np.full(s2.size, _trimmed_mean(logs, _ENDS[1]))
+        trend = np.full(s2.size, trim_mean(logs, _ENDS[1]))
     else:
         trend = lowess(level[known], logs, _ROBUST_SPAN)(level)
     rest = logs - trend[known]
@@ -198,52 +189,35 @@ def _fit_robust_prior(
     variance = inner.var(ddof=1)
 
     def excess(share: float) -> float:
-        return float(np.log(variance / _moments_of_log_f(d, _df_of(share))[1]))
+        df_at = share / (1 - share) if share < 1 else np.inf
+        return float(np.log(variance / _moments_of_log_f(d, df_at)[1]))
 
     if excess(1.0) <= 0:
         df_prior = np.inf
     elif np.isinf(df_prior):
         return scale, np.full(s2.size, np.inf)
     elif excess(low := df_prior / (1 + df_prior)) < 0:
-        df_prior = _df_of(brentq(excess, low, 1.0, xtol=1e-15, rtol=1e-14))
+        share = brentq(excess, low, 1.0, xtol=1e-15, rtol=1e-14)
+        df_prior = share / (1 - share)
     log_scale = trend + inner.mean() - _moments_of_log_f(d, df_prior)[0]
     ratio = np.exp(logs - log_scale[known])
     tail = _log_tail(ratio, d, df_prior)
     # Tail probabilities that are smaller than ranks let expect.
     is_usual = np.minimum(tail - np.log((n - rankdata(ratio) + 0.5) / n), 0)
-    usual, own_df = np.exp(is_usual), np.full(n, df_prior)
-    if (is_usual < 0).any():
-        if np.isinf(df_prior):
-            own_df[is_usual < 0] = usual[is_usual < 0] * n * d
-        else:
-            # An outlier has the df at which the largest ratio would be a median.
-            outlier = np.log(0.5) / tail.min() * df_prior
-            outlier *= np.log(0.5) / _log_tail(ratio.max(keepdims=True), d, outlier)[0]
-            own_df = usual * df_prior - np.expm1(is_usual) * outlier
-        own_df = _ascending(own_df, np.argsort(tail, kind="stable"), np.isfinite(df_prior))
-    by_gene = np.full(s2.size, df_prior)
-    by_gene[known] = own_df
+    usual, by_gene = np.exp(is_usual), np.full(s2.size, df_prior)
+    order = np.argsort(tail, kind="stable")
+    if np.isinf(df_prior):
+        own_df = np.where(is_usual < 0, usual * n * d, np.inf)[order]
+    else:
+        # An outlier has the df at which the largest ratio would be a median.
+        outlier = np.log(0.5) / tail.min() * df_prior
+        outlier *= np.log(0.5) / _log_tail(ratio.max(keepdims=True), d, outlier)[0]
+        own_df = (usual * df_prior - np.expm1(is_usual) * outlier)[order]
+        # No gene has fewer df than one that varies more: the first share a mean.
+        running = np.cumsum(own_df) / np.arange(1, n + 1)
+        own_df[: running.argmin() + 1] = running.min()
+    by_gene[np.flatnonzero(known)[order]] = np.maximum.accumulate(own_df)
     return np.exp(log_scale), by_gene
-
-
-def _ascending(values: Floats, order: NDArray[np.intp], level: bool) -> Floats:
-    """Values that do not fall in an order, of which the first have their smallest running mean."""
-    ordered = values[order]
-    if level:
-        running = np.cumsum(ordered) / np.arange(1, ordered.size + 1)
-        ordered[: running.argmin() + 1] = running.min()
-    out = np.empty_like(values)
-    out[order] = np.maximum.accumulate(ordered)
-    return out
-
-
-def _df_of(share: float) -> float:
-    return share / (1 - share) if share < 1 else np.inf
-
-
-def _trimmed_mean(x: Floats, share: float) -> float:
-    cut = int(x.size * share)
-    return float(np.sort(x)[cut : x.size - cut].mean())
 
 
 def _moments_of_log_f(df: float, df_prior: float) -> tuple[float, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -24,7 +24,7 @@ from scatlas.matrix.effects_groups import (
 from scatlas.matrix.effects_scaling import SCALINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from anndata import AnnData
     from numpy.typing import NDArray
@@ -143,13 +143,14 @@ def effects(
     options["robust"] = bool(robust)
     options |= {"min_count": float(min_count), "min_total_count": float(min_total_count)}
     fits = fit_groups(samples, counts.__getitem__, adata.var_names, few, **options)
-    if not (models := [*map(_Model.of, fits)]):
+    found = _as_anndata(fits, adata.var_names, within, condition)
+    left_out = pd.DataFrame(few, columns=[*within, "condition", "sample", "reason"], dtype=object)
+    if found is None:
         raise InputError(
             f"no value of {', '.join(within)} has effects of {condition}; the last: {few[-1][-1]}"
         )
-    left_out = pd.DataFrame(few, columns=[*within, "condition", "sample", "reason"], dtype=object)
-    uns = {**options, **given, "left_out": left_out}
-    return _as_anndata(models, adata.var_names, within, condition, uns)
+    found.uns["effects"] = {**options, **given, "left_out": left_out, **found.uns["effects"]}
+    return found
 
 
 def _check_options(
@@ -187,50 +188,39 @@ def _pseudobulks(
     return counts, table.assign(row=np.arange(len(table)))
 
 
-class _Model(NamedTuple):
-    """Effects within one group, without the counts."""
-
-    key: tuple[str, ...]
-    conditions: pd.DataFrame
-    genes: pd.DataFrame
-    samples: pd.DataFrame
-    log2_fold_change: NDArray[np.float32]
-    t: NDArray[np.float32]
-
-    @classmethod
-    def of(cls, fit: tuple[tuple[str, ...], Effects]) -> _Model:
-        key, found = fit
-        change, t = found.to_memory()
-        return cls(key, found.summary(found.n_genes(t)), found.genes, found.samples, change, t)
-
-
 def _as_anndata(
-    models: Sequence[_Model],
+    fits: Iterator[tuple[tuple[str, ...], Effects]],
     genes: pd.Index,
     within: Sequence[str],
     condition: str,
-    uns: dict[str, Any],
-) -> AnnData:
+) -> AnnData | None:
+    """Effects of all groups, with a table of the samples; None if there are none."""
     from anndata import AnnData
 
-    shape = sum(len(model.conditions) for model in models), genes.size
-    x, t = np.full(shape, np.nan, np.float32), np.full(shape, np.nan, np.float32)
-    mean, df = np.full((2, genes.size, len(models)), np.nan)
-    obs, samples, first = [], [], 0
-    for i, model in enumerate(models):
-        at = genes.get_indexer(model.genes.index)
-        rows = slice(first, first := first + len(model.conditions))
-        x[rows, at], t[rows, at] = model.log2_fold_change, model.t
-        group = dict(zip(within, model.key, strict=True))
-        mean[at, i], df[at, i] = model.genes["mean_expression"], model.genes["df"]
-        obs.append(with_labels(model.conditions, group, condition).assign(model=i))
-        samples.append(model.samples.assign(**group))
-    table = as_obs(pd.concat(obs), [*within, condition])
+    obs, samples, parts = [], [], []
+    for i, (key, found) in enumerate(fits):
+        change, t = found.to_memory()
+        group = dict(zip(within, key, strict=True))
+        table = found.summary(found.n_genes(t))
+        obs.append(with_labels(table, group, condition).assign(model=i))
+        samples.append(found.samples.assign(**group))
+        parts.append((found.genes, change, t))
+        del found  # and its counts
+    if not parts:
+        return None
+    n_rows, first = sum(map(len, obs)), 0
+    x, t = np.full((2, n_rows, genes.size), np.nan, np.float32)
+    mean, df = np.full((2, genes.size, len(parts)), np.nan)
+    for i, (table, own_change, own_t) in enumerate(parts):
+        at = genes.get_indexer(table.index)
+        rows = slice(first, first := first + len(own_t))
+        x[rows, at], t[rows, at] = own_change, own_t
+        mean[at, i], df[at, i] = table["mean_expression"], table["df"]
     return AnnData(
         x,
-        obs=table,
+        obs=as_obs(pd.concat(obs), [*within, condition]),
         var=pd.DataFrame(index=genes),
         layers={"t": t},
         varm={"mean_expression": mean, "df": df},
-        uns={"effects": {**uns, "samples": pd.concat(samples)}},
+        uns={"effects": {"samples": pd.concat(samples)}},
     )
