@@ -146,7 +146,7 @@ def _fit(z: Floats, totals: Ints, codes: Ints, blocks: Ints, control: int) -> _F
         solution = design.solve(z, weights)
         s2 = design.residual_sum(z, weights, solution) / df
         prior = Moderation.fit(s2, np.full(len(z), df))
-        df_prior = min(prior.df_prior, _PRIOR_SHARE * (len(z) - 2) * df)
+        df_prior = min(prior.df_prior.max(), _PRIOR_SHARE * (len(z) - 2) * df)
         s2 = np.maximum((df * s2 + df_prior * prior.s2_prior) / (df + df_prior), _MIN_VARIANCE)
         df += df_prior
     compared = design.compared()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -17,7 +17,6 @@ from scatlas.matrix.effects import fit_effects
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from scatlas.matrix.effects import Effects
@@ -121,26 +120,9 @@ def drop_small(samples: pd.DataFrame, min_cells: int) -> tuple[pd.DataFrame, lis
     return samples[~small], rows
 
 
-class GroupEffects(NamedTuple):
-    """Effects within one group, by its labels, without the counts."""
-
-    key: tuple[str, ...]
-    conditions: pd.DataFrame
-    genes: pd.DataFrame
-    samples: pd.DataFrame
-    log2_fold_change: NDArray[np.float32]
-    t: NDArray[np.float32]
-
-    @classmethod
-    def read(cls, key: tuple[str, ...], found: Effects) -> GroupEffects:
-        change, t = found.to_memory()
-        return cls(key, found.summary(t), found.genes, found.samples, change, t)
-
-    def table(self, within: Sequence[str], condition: str) -> pd.DataFrame:
-        """The conditions, with the labels of the group."""
-        names = self.conditions.index
-        labels = {**dict(zip(within, self.key, strict=True)), condition: names.astype(str)}
-        return pd.DataFrame(labels, names).join(self.conditions)
+def with_labels(table: pd.DataFrame, group: Mapping[str, str], condition: str) -> pd.DataFrame:
+    """A table of the conditions of a group, with their labels."""
+    return pd.DataFrame({**group, condition: table.index.astype(str)}, table.index).join(table)
 
 
 def as_obs(table: pd.DataFrame, labels: Sequence[str]) -> pd.DataFrame:
@@ -160,8 +142,9 @@ def fit_groups(
     genes: pd.Index,
     left_out: list[tuple[str, ...]],
     **options: Any,
-) -> Iterator[GroupEffects]:
-    """Effects of each group of samples that has some.
+) -> Iterator[tuple[tuple[str, ...], Effects]]:
+    """Labels and effects of each group of samples that has some; a caller that forgets the last
+    before it asks for the next holds the counts of one.
 
     `samples` has the columns of :func:`label_samples`, and ``row``, which ``counts_of`` takes. What
     is left out, with the reason, is added to the list: labels of the group, condition, sample.
@@ -170,14 +153,12 @@ def fit_groups(
     for key, own in samples.groupby(within, observed=True) if within else [((), samples)]:
         rows, own = own["row"].to_numpy(), own.drop(columns=["row", *within])
         try:
-            found = fit_effects(counts_of(rows), own, genes, **options)
+            found = [fit_effects(counts_of(rows), own, genes, **options)]
         except InputError as error:
             if not within:
                 raise
             left_out.append((*key, "", "", str(error)))
             logger.warning("no effects within %s: %s", ", ".join(key), error)
             continue
-        left_out += [(*key, *row) for row in found.left_out.itertuples(index=False)]
-        effects = GroupEffects.read(key, found)
-        del found  # and its counts, before those of the next group are read
-        yield effects
+        left_out += [(*key, *row) for row in found[0].left_out.itertuples(index=False)]
+        yield key, found.pop()

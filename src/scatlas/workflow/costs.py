@@ -29,8 +29,9 @@ MERGED_OBS_SHARE = 0.1
 DOUBLETS_MB_PER_CELL, DOUBLETS_MB = 0.35e-3, 500
 # Sums of 60,000 genes, 8 bytes each, with one group per 1,000 cells.
 PSEUDOBULK_MB_PER_CELL = 0.5e-3
-# Effects of 20,000 conditions on 20,000 genes, or 1,400 on 60,000: counts and two results.
-EFFECTS_MB = 5_000
+# Effects of 20,000 conditions on 20,000 genes, or 1,400 on 60,000: counts, 8 bytes each if a plate
+# lacks genes (bench/results/effects-2026-11-29.txt: 2 GB with 4 bytes).
+EFFECTS_MB = 4_000
 # 2**18 cells with 50 components in fp64 at a time, and the sums of 100,000 replicates.
 COMPARED_MB = 600
 # Sums of 100 groups of 60,000 genes, with the sums of one plate, moments and scores: 5 arrays each.
@@ -268,7 +269,7 @@ COSTS = {
     "pseudobulk": RuleCost(  # as hvg
         Cost(0.2, 4.9), extra_mb=lambda job: PSEUDOBULK_MB_PER_CELL * job.size.cells
     ),
-    "effects": RuleCost(  # counts, effects and t of one group of cells
+    "effects": RuleCost(  # counts of one group of cells
         Cost(5), plate_s=PLATE_S, threads=4, extra_mb=lambda _: EFFECTS_MB
     ),
     "edistance": _COMPARED,
