@@ -18,7 +18,7 @@ PyDESeq2
     1.5-fold: its seconds and the area below precision and recall, of the environment of
     ``--pydeseq2``.
 
-Each part is a process of its own, whose largest memory includes libraries and counts; its seconds
+Each part is another process, whose largest memory includes libraries and counts; its seconds
 are without their simulation. Seconds by the clock, too: on a quiet machine two cores halve them.
 """
 
