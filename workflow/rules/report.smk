@@ -101,6 +101,10 @@ rule report:
         ),
         # A folder: one picture for each of the strongest effects.
         volcano=shown("volcano", "Effects", "Volcano plot {color}", CONFIG.effects),
+        # One picture for each of the strongest groups, if names of conditions have doses.
+        dose_response=shown(
+            "dose_response", "Effects", "Genes by dose {color}", CONFIG.effects
+        ),
         strongest_effects=shown(
             "strongest_effects.tsv", "Effects", "Genes (table)", CONFIG.effects
         ),
