@@ -48,6 +48,7 @@ SCRIPTS = (
     *("selection", "legend", "permalink", "view", "panel", "export", "finder", "controls"),
     "explorer",
 )
+OF_EFFECTS = ("effects", "conditions")  # on pages with effects: the others keep their bytes
 _MEANS_BYTES = 0.8  # on the page, per gene and pixel with cells
 _HIGH_MEAN = 99  # per cent of the pixels
 _MAX_PAIRS_PER_BYTE = 1.5  # of level and pixel: more never fit
@@ -79,7 +80,7 @@ def build(
     """
     n_cells = int(total.wide_cells.sum())
     names = [gene.name for gene in genes]
-    code = _code([*SCRIPTS, "effects"] if effects else SCRIPTS)
+    code = _code(SCRIPTS + (OF_EFFECTS if effects else ()))
     left = max_bytes - len(code.encode()) - 1000
     mixed = mixed if same_cells(sample, mixed) else None
     described_columns = [_described(column, total, cells.columns) for column in columns]
