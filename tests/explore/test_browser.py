@@ -515,7 +515,10 @@ def test_conditions_are_chosen_by_mouse_keys_and_link(tab: Tab, made: Made):
     tab.show(made.page)
     tab.click("#show-effects")
     tab.wait("explorer.panel.points.length")
-    assert tab.text("#effects .chosen") == "[('drug x', 5.0, 'uM')], <script>window.hacked = 1</script>: 60 genes"
+    assert (
+        tab.text("#effects .chosen")
+        == "[('drug x', 5.0, 'uM')], <script>window.hacked = 1</script>: 60 genes"
+    )
     doses = "return [...document.querySelectorAll('.doses button')].map((e) => e.textContent)"
     assert tab.run(doses) == ["0.05 uM: 5 genes", "0.5 uM: 20 genes", "5.0 uM: 60 genes"]
     tab.run("explorer.panel.heat.focus()")

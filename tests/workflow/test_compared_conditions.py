@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.workflow
 OPTIONS = {"condition": "drug", "control": "DMSO_TF", "replicate": "sample", "block": "plate"}
-TARGETS = ("results/effects.h5ad", "results/pseudobulk.h5ad")
+TARGETS = ("results/effects.h5ad", "results/pseudobulk.h5ad", "results/explore.html")
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def compared(built: Project, tmp_path_factory: pytest.TempPathFactory) -> Projec
     jobs = project.build(*TARGETS)
     sums = {f"{step}/{p}" for step in ("effect_sums", "pseudobulk") for p in PLATES}
     # The sums of marker genes are not made again: their groups are the same.
-    assert jobs == {*sums, "effects", "merge_pseudobulk", "cell_groups"}
+    assert jobs == {*sums, "effects", "merge_pseudobulk", "cell_groups", "explore"}
     return project
 
 
@@ -78,6 +78,11 @@ def test_files_of_each_group_have_the_rows_of_get_effects(compared: Project):
     assert len(both) == len(table) == len(rows)
     for name in ("log2_fold_change", "t", "p_value", "fdr", "standard_error", "mean_expression"):
         np.testing.assert_allclose(both[name], both[f"{name}_of_get"], rtol=1e-5)
+
+
+def test_the_explorer_has_the_effects(compared: Project):
+    page = (compared.results / "explore.html").read_text()
+    assert 'id="block-effect-0"' in page
 
 
 def test_sums_by_cluster(compared: Project, plates: dict[str, Path]):

@@ -97,7 +97,7 @@ def _join_kept(parts: list[str], kept: set[int]) -> str:
     return text
 
 
-# Tahoe-100M's [('Drug', 0.05, 'uM')], and names that end in a number and a unit, such as Drug_0.5uM.
+# Tahoe-100M's [('Drug', 0.05, 'uM')]; names that end in a number and a unit, such as Drug_0.5uM.
 _TUPLE = re.compile(r"\[\('(.+)', ([\d.eE+-]+), '(\S+)'\)\]")
 _ENDING = re.compile(r"(.+?)[\s_@:,-]+(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)[\s_]?(\S+)")
 # Units as multiples of uM, and of ug/mL.

@@ -657,7 +657,9 @@ def test_effects_show_the_strongest_conditions_and_their_genes(tmp_path) -> None
     ax = pl.volcano(table, "drug").axes[0]
     assert ax.get_title(loc="left") == "drug: 2 up, 2 down"
     assert {text.get_text() for text in ax.texts} == {"C", "B", "E"}, "A would lie on B"
-    doses = [(f"drug {i}", f"{d} uM", i, g, i - 9.0 * d) for i in range(14) for d in (1, 2) for g in "AB"]
+    doses = [
+        (f"drug {i}", f"{d} uM", i, g, i - 9.0 * d) for i in range(14) for d in (1, 2) for g in "AB"
+    ]
     names = ["compound", "dose", "n_significant", "gene", "log2_fold_change"]
     strips = pd.DataFrame(doses, columns=names).replace(-9.0, np.nan)
     figure = pl.dose_response(strips, "line 1")

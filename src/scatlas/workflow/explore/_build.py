@@ -75,8 +75,8 @@ def build(
     """Write the page, complete or not at all; return its numbers of cells, points, genes and bytes.
 
     ``total`` has the pixels of all ``cells``, ``sample`` is ``umap.h5ad``, ``mixed``
-    ``integrated.h5ad``, ``effects`` is ``effects.h5ad``. The same input gives the same bytes. ``sizes`` are options of
-    :func:`scatlas.io.read_matrix`.
+    ``integrated.h5ad``, ``effects`` is ``effects.h5ad``. The same input gives the same bytes.
+    ``sizes`` are options of :func:`scatlas.io.read_matrix`.
     """
     n_cells = int(total.wide_cells.sum())
     names = [gene.name for gene in genes]
