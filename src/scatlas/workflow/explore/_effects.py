@@ -63,7 +63,7 @@ def effect_blocks(path: Path, max_bytes: int) -> dict[str, bytes]:
         "effects-genes": pack_names(map(str, genes)),
     }
     left = max_bytes - page_bytes(blocks) - 200 * len(rows)
-    shown = []
+    shown: list[int] = []
     for row in strongest:
         left -= page_bytes({f"effect-{len(shown)}": volcanoes[int(row)]})
         if left < 0:
