@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.workflow
 OPTIONS = {"condition": "drug", "control": "DMSO_TF", "replicate": "sample", "block": "plate"}
 TARGETS = (
-    *("results/effects.h5ad", "results/pseudobulk.h5ad"),
+    *("results/effects.h5ad", "results/pseudobulk.h5ad", "results/explore.html"),
     "results/tables/composition.tsv",
 )
 
@@ -35,11 +35,12 @@ TARGETS = (
 def compared(built: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """An atlas with effects within a label of all cells, and sums by cluster."""
     project = built.copied(tmp_path_factory.mktemp("effects"))
-    project.change(effects={**OPTIONS, "within": ["phase"]}, pseudobulk={"by": ["leiden"]})
+    sections = {"pseudobulk": {"by": ["leiden"]}, "explore": {"page": True}}
+    project.change(effects={**OPTIONS, "within": ["phase"]}, **sections)
     jobs = project.build(*TARGETS)
     sums = {f"{step}/{p}" for step in ("effect_sums", "pseudobulk") for p in PLATES}
     # The sums of marker genes are not made again: their groups are the same.
-    steps = {"effects", "merge_pseudobulk", "cell_groups", "edistance", "composition"}
+    steps = {"effects", "merge_pseudobulk", "cell_groups", "edistance", "composition", "explore"}
     assert jobs == {*sums, *steps}
     return project
 
@@ -88,6 +89,11 @@ def test_files_of_each_group_have_the_rows_of_get_effects(compared: Project):
     assert len(both) == len(table) == len(rows)
     for name in ("log2_fold_change", "t", "p_value", "fdr", "standard_error", "mean_expression"):
         np.testing.assert_allclose(both[name], both[f"{name}_of_get"], rtol=1e-5)
+
+
+def test_the_explorer_has_the_effects(compared: Project):
+    page = (compared.results / "explore.html").read_text()
+    assert 'id="block-effect-0"' in page
 
 
 def test_distances_and_shares_are_those_of_the_functions(

@@ -149,6 +149,7 @@ HARMONY_OPTION = result("--harmony", "harmony.zarr", CONFIG.harmony)
 DOUBLETS_OPTION = of_plate("--doublets", "doublets.parquet", CONFIG.doublets)
 MARKERS_OPTION = result("--markers", "tables/markers.tsv", CONFIG.markers.by)
 INTEGRATED_OPTION = result("--integrated", "integrated.h5ad", CONFIG.integrate)
+EFFECTS_OPTION = result("--effects", "effects.h5ad", CONFIG.effects)
 
 
 def shown(name, category, label, when=True):
@@ -293,7 +294,7 @@ def report_options(wildcards):
         MARKERS_OPTION,
         result("--means", "markers.h5ad", CONFIG.markers.by),
         INTEGRATED_OPTION,
-        result("--effects", "effects.h5ad", CONFIG.effects),
+        EFFECTS_OPTION,
         LABELS_OPTION,
     ]
     return " ".join(filter(None, words))

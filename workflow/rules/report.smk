@@ -111,6 +111,10 @@ rule report:
         share_changes=shown(
             "share_changes", "Effects", "Shares of {color}", CONFIG.effects
         ),
+        # One picture for each of the strongest groups, if names of conditions have doses.
+        dose_response=shown(
+            "dose_response", "Effects", "Genes by dose {color}", CONFIG.effects
+        ),
         strongest_effects=shown(
             "strongest_effects.tsv", "Effects", "Genes (table)", CONFIG.effects
         ),

@@ -30,6 +30,7 @@ _MAX_ROWS = 60  # of conditions
 _MAX_BESIDE = 12  # groups of two heat maps beside each other; of more, one is below the other
 _N_NAMED = 10  # genes of a volcano
 _FDR = 0.05
+_MAX_COMPOUNDS = 12
 
 
 @styled
@@ -136,4 +137,58 @@ def volcano(table: pd.DataFrame, title: str = "") -> Figure:
     ax.set_ylabel("-log10 p")
     up, down = int((significant & (change > 0)).sum()), int((significant & (change < 0)).sum())
     ax.set_title(f"{title}: {up} up, {down} down" if title else f"{up} up, {down} down")
+    return made
+
+
+@styled
+def dose_response(table: pd.DataFrame, title: str = "") -> Figure:
+    """Strips of the genes that each compound changes most, by dose.
+
+    Parameters
+    ----------
+    table
+        A row for each compound, dose and gene: ``compound``, ``dose`` (text, in its order),
+        ``n_significant`` (genes that the dose changes), ``gene``, ``log2_fold_change``. The first
+        12 compounds are drawn.
+    title
+        Cells that are compared, such as a cell line.
+
+    Raises
+    ------
+    InputError
+        There is no compound.
+    """
+    if table.empty:
+        raise InputError("there is no dose to draw: give the effects of one compound or more")
+    compounds = list(table["compound"].drop_duplicates()[:_MAX_COMPOUNDS])
+    columns = min(3, len(compounds))
+    rows = -(-len(compounds) // columns)
+    made = figure(max(3.4, 2.7 * columns) + 0.8, 0.9 + 1.9 * rows)
+    axes = made.subplots(rows, columns, squeeze=False)
+    known = table["log2_fold_change"].abs()
+    top = max(1.0, float(np.nanquantile(known, 0.98)) if known.notna().any() else 1.0)
+    names = short_names(map(str, compounds), MAX_LETTERS)
+    for ax, compound, name in zip(axes.flat, compounds, names, strict=False):
+        own = table[table["compound"] == compound]
+        wide = own.pivot_table(
+            index="gene", columns="dose", values="log2_fold_change", sort=False, dropna=False
+        )
+        numbers = own.drop_duplicates("dose").set_index("dose")["n_significant"]
+        ax.set_facecolor("#efefef")
+        image = ax.imshow(
+            wide.to_numpy(np.float64), cmap="RdBu_r", vmin=-top, vmax=top, aspect="auto",
+            interpolation="nearest",
+        )  # fmt: skip
+        ticks = [f"{dose}\n{numbers[dose]:,} genes" for dose in wide]
+        ax.set_xticks(range(wide.shape[1]), ticks, size=6 if wide.shape[1] < 5 else 4)
+        ax.set_yticks(range(len(wide)), short_names(map(str, wide.index), 14), size=6)
+        ax.tick_params(length=0)
+        ax.grid(visible=False)
+        ax.spines[:].set_visible(False)
+        ax.set_title(name, fontsize=8)
+    for ax in axes.flat[len(compounds) :]:
+        ax.set_axis_off()
+    made.colorbar(image, ax=axes, shrink=0.6, label="log2 fold change to the control")
+    if title:
+        made.suptitle(title, fontsize=10)
     return made

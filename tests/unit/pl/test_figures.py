@@ -667,6 +667,16 @@ def test_effects_show_the_strongest_conditions_and_their_genes(tmp_path) -> None
     ax = pl.volcano(table, "drug").axes[0]
     assert ax.get_title(loc="left") == "drug: 2 up, 2 down"
     assert {text.get_text() for text in ax.texts} == {"C", "B", "E"}, "A would lie on B"
-    for draw in (pl.effect_strength, pl.volcano):
+    doses = [
+        (f"drug {i}", f"{d} uM", i, g, i - 9.0 * d) for i in range(14) for d in (1, 2) for g in "AB"
+    ]
+    names = ["compound", "dose", "n_significant", "gene", "log2_fold_change"]
+    strips = pd.DataFrame(doses, columns=names).replace(-9.0, np.nan)
+    figure = pl.dose_response(strips, "line 1")
+    drawn = [ax for ax in figure.axes if ax.images and ax.get_title(loc="left")]
+    assert [ax.get_title(loc="left") for ax in drawn] == [f"drug {i}" for i in range(12)]
+    assert drawn[3].get_xticklabels()[1].get_text() == "2 uM\n3 genes"
+    assert drawn[3].images[0].get_array().tolist() == [[-6.0, -15.0]] * 2
+    for draw in (pl.effect_strength, pl.volcano, pl.dose_response):
         with pytest.raises(InputError, match="to draw"):
             draw(table.iloc[:0])

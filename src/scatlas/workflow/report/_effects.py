@@ -6,11 +6,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import h5py
+import numpy as np
 import pandas as pd
 from anndata import AnnData
 from anndata.io import read_elem
 
 from scatlas import pl
+from scatlas._util.names import split_dose
 from scatlas.get import effects as effects_table
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 _N_VOLCANOES = 6
 _N_ROWS = 10  # genes of each condition in the table
 _FDR = 0.05
+_N_STRIPS, _N_COMPOUNDS, _N_GENES = 3, 12, 6  # figures of doses, strips of each, genes of a strip
 
 
 def effects(
@@ -57,6 +60,7 @@ def effects(
         said = f"Volcano plot of {title} beside {wanted['control']}."
         draw = partial(pl.volcano, genes, title)
         items.append(writer.picture("volcano", draw, said, color=f"{number:02d}", title=title))
+    items += _doses(writer, path, table[condition], groups, n_significant)
     for name, title, frame in (
         ("effects", "Effects of the conditions", table),
         ("effects_left_out", "Conditions without effects", left_out),
@@ -89,6 +93,45 @@ def _composition(writer: ReportWriter, *, is_sample: bool) -> list[Picture | Tab
     shown = table.sort_values("p_value", kind="stable").set_index(first)
     title = "Shares of clusters by condition"
     return [*items, writer.table("composition", title, shown, written=True, names=[cluster])]
+
+
+def _doses(
+    writer: ReportWriter, path: Path, names: pd.Series, groups: pd.Series, n: pd.Series
+) -> list[Picture]:
+    """Strips of the groups whose compounds, where names say several doses, change most genes."""
+    (writer.figures / "dose_response").mkdir(parents=True, exist_ok=True)  # without doses, too
+    parts = [(row, *dose) for row, name in names.items() if (dose := split_dose(name))]
+    doses = pd.DataFrame(parts, columns=["row", "compound", "at", "dose"])
+    doses = doses.assign(group=doses["row"].map(groups), n_significant=doses["row"].map(n))
+    several = doses.groupby(["group", "compound"])["at"].transform("nunique") > 1
+    doses = doses[several].sort_values(["group", "compound", "at", "row"], kind="stable")
+    strength = doses.groupby("group", sort=False)["n_significant"].sum()
+    pictures = []
+    strongest = strength.sort_values(ascending=False, kind="stable").index[:_N_STRIPS]
+    for number, group in enumerate(strongest, start=1):
+        own = doses[doses["group"] == group]
+        most = own.groupby("compound", sort=False)["n_significant"].max()
+        compounds = most.sort_values(ascending=False, kind="stable").index[:_N_COMPOUNDS]
+        strips = pd.concat(_strip(path, own[own["compound"] == name]) for name in compounds)
+        said = f"Strips of log2 fold changes by dose of {len(compounds)} compounds in {group}."
+        draw = partial(pl.dose_response, strips, group)
+        color = f"{number:02d}"
+        pictures.append(writer.picture("dose_response", draw, said, color=color, title=group))
+    return pictures
+
+
+def _strip(path: Path, doses: pd.DataFrame) -> pd.DataFrame:
+    """The surest genes of a compound's strongest dose, at each of its doses."""
+    with h5py.File(path) as file:
+        genes = read_elem(file["var"]).index
+        t = np.abs(file["layers/t"][doses.loc[doses["n_significant"].idxmax(), "row"]])
+        at = np.argsort(-np.nan_to_num(t, nan=-1.0), kind="stable")[:_N_GENES]
+        parts = []
+        for row in doses.itertuples():
+            fold = {"gene": genes[at], "log2_fold_change": file["X"][row.row][at]}
+            facts = {name: getattr(row, name) for name in ("compound", "dose", "n_significant")}
+            parts.append(pd.DataFrame({**facts, **fold}))
+    return pd.concat(parts, ignore_index=True)
 
 
 def read_condition(path: Path, row: int) -> pd.DataFrame:
