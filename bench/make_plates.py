@@ -38,10 +38,10 @@ from anndata.io import write_elem
 from numba import njit
 from runner import size_of
 
-from scatlas.datasets import MT_GENES, tahoe_obs
+from scatlas.datasets import CONTROL_WELLS, MT_GENES, tahoe_obs
 from scatlas.io.files.atomic import atomic_path
 
-LINES, DRUGS = 50, 96
+LINES, WELLS = 50, 96
 # Fixed, because each block has a separate random stream.
 CELLS_AT_ONCE, CELLS_AT_ONCE_GPU = 1000, 20_000
 VALUES_PER_CHUNK = 100_000
@@ -281,14 +281,14 @@ def write_plate(
             rng,
             plate=plate,
             line=line,
-            drug=rng.integers(0, DRUGS, line.size),
+            well=rng.integers(0, WELLS, line.size),
             phase=rng.choice(3, line.size, p=[0.55, 0.25, 0.2]),
             full=rng.random(line.size) < 0.95,
             total=total,
             n_genes=n_genes,
             mt_total=mt_total,
             n_lines=LINES,
-            n_drugs=DRUGS,
+            n_drugs=WELLS - CONTROL_WELLS + 1,
         )
         root.attrs.update({"encoding-type": "anndata", **_ENCODING})
         shape = [line.size, study.n_genes]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-import h5py
-
 from scatlas.columns import GeneRule
 from scatlas.io import atomic_path, merge_sums
 from scatlas.io.files.atomic import work_folder
@@ -14,7 +12,7 @@ from scatlas.io.files.hdf5_writing import create_hdf5
 from scatlas.workflow import script
 from scatlas.workflow.config.cli_options import add_sections, read_section
 from scatlas.workflow.config.sections import Effects
-from scatlas.workflow.effects import EffectsWriter, Sums
+from scatlas.workflow.effects import EffectsWriter, Sums, read_distances
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,6 +23,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--sums", nargs="+", required=True, metavar="PLATE=PATH", help="effects.zarr of each plate"
     )
+    parser.add_argument("--edistance", type=Path, required=True, help="edistance.tsv")
     parser.add_argument("--genes", choices=get_args(GeneRule), default="same")
     script.add_labels(parser)
     add_sections(parser, effects=Effects)
@@ -39,25 +38,26 @@ def main(argv: list[str] | None = None) -> None:
         script.recorded_run(args, outputs=outputs) as facts,
         work_folder(args.effects) as work,
     ):
-        merged, stores = work / "sums.h5ad", script.plate_paths(args.sums)
+        merged, stores = work / "sums.zarr", script.plate_paths(args.sums)
         merge_sums(
             *(stores, merged),
             labels=args.labels,
             genes=args.genes,
             block_budget=script.block_budget(args),
         )
-        with h5py.File(merged) as file:
-            sums = Sums.read(file, stores, wanted)
-            with (
-                atomic_path(args.effects) as path,
-                atomic_path(args.tables) as folder,
-                create_hdf5(path) as out,
-            ):
-                folder.mkdir()
-                writer = EffectsWriter(out, folder, sums.genes, wanted)
-                for found in sums.effects(wanted):
-                    writer.append(found)
-                table, left_out = writer.finish(sums.left_out)
+        sums = Sums.read(merged, stores, wanted)
+        with (
+            atomic_path(args.effects) as path,
+            atomic_path(args.tables) as folder,
+            create_hdf5(path) as out,
+        ):
+            folder.mkdir()
+            writer = EffectsWriter(out, folder, sums.genes, wanted)
+            for key, found in sums.effects(wanted):
+                writer.append(key, found, work)
+                del found  # and its counts, before those of the next group are read
+            distances = read_distances(args.edistance, wanted)
+            table, left_out = writer.finish(sums.left_out, distances)
         write_table(args.conditions, table)
         write_table(args.left_out, left_out)
         facts |= {"n_conditions": len(table), "n_genes": len(sums.genes)}

@@ -31,6 +31,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--genes", choices=get_args(GeneRule), default="same")
     parser.add_argument("--gene-names", help="column of var with the symbols of the genes")
     parser.add_argument("--labels", type=Path, help="labels.zarr, if cells have labels")
+    parser.add_argument("--effects", type=Path, help="effects.h5ad, if there is one")
     parser.add_argument("--html", type=Path, required=True, help="explore.html to write")
     add_sections(parser, explore=Explore)
     args = parser.parse_args(argv)
@@ -55,6 +56,7 @@ def main(argv: list[str] | None = None) -> None:
             n_points=wanted.points,
             max_bytes=int(wanted.max_mb * 1e6),
             measured=measured,
+            effects=args.effects,
             **script.block_sizes(args),
         )
 

@@ -13,6 +13,7 @@ from scipy import sparse
 from scatlas.errors import prefix_errors
 from scatlas.get import aggregate_cells
 from scatlas.io import CsrWriter, read_cells, read_matrix
+from scatlas.matrix.effects_groups import read_labels
 from scatlas.workflow import script
 from scatlas.workflow.cell_filter import read_columns
 
@@ -28,6 +29,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--sums", type=Path, required=True, help="pseudobulk.zarr to write")
     parser.add_argument("--by", nargs="+", required=True, help="obs columns of the groups")
     parser.add_argument("--key", default="pseudobulk.by", help="what in the config names them")
+    parser.add_argument("--complete", nargs="*", default=[], help="those that may have no gaps")
     parser.add_argument("--groups", type=Path, help="cell_groups.h5, if it has them")
     parser.add_argument(
         "--labels", type=json.loads, default="{}", metavar="JSON", help="values of all cells"
@@ -47,6 +49,8 @@ def main(argv: list[str] | None = None) -> None:
             own = [name for name in args.by if name not in args.labels]
             cells = read_columns(args.store, args.plate, own, key=args.key)
             cells = cells.assign(**args.labels)
+        whole = {f"{args.key} {name}": name for name in args.complete}
+        read_labels(cells[keep], whole)
         x, var = read_matrix(args.store, compact=True, **script.block_sizes(args))
         groups, layers = aggregate_cells(x, cells, args.by, func="sum", mask=keep)
         some = np.flatnonzero(groups["n_obs_aggregated"] > 0)  # else QC has taken all its cells

@@ -80,7 +80,7 @@ def main(argv: list[str] | None = None) -> None:
             page=args.report,
         )
         # Those of marker genes, effects and types are outputs of other steps.
-        others = ("markers", "effects", "annotation")
+        others = ("markers", "effects", "edistance", "composition", "annotation")
         tables = sorted(args.tables.glob("*.tsv"))
         reports += [path for path in tables if not path.stem.startswith(others)]
 

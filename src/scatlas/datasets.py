@@ -1,8 +1,9 @@
-"""Simulated plates with known answers, and with the obs columns of Tahoe-100M as published.
+"""Simulated plates and tissues with known answers; plates with the obs columns of Tahoe-100M.
 
 Counts are negative binomial (a Poisson with a gamma-distributed rate, Robinson & Smyth 2008,
 https://doi.org/10.1093/biostatistics/kxm030). The expected counts of a cell are the product of its
-depth and a profile of its cell line, drug, cell-cycle phase and plate (batch effect).
+depth and a profile of its cell line or type, drug or disease, cell-cycle phase, and sample: wells
+of one plate differ little, plates and donors more.
 """
 
 from __future__ import annotations
@@ -23,9 +24,14 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from numpy.typing import NDArray
 
-__all__ = ["simulate_plate", "simulate_plates", "tahoe_obs", "write_plate", "write_release"]
+__all__ = [
+    *("planted_effects", "simulate_plate", "simulate_plates", "simulate_tissue", "tahoe_obs"),
+    *("write_plate", "write_release"),
+]
 
 CONTROL = "DMSO_TF"  # drug 0, the vehicle, by its name in Tahoe-100M
+CONTROL_WELLS = 3  # the first of each plate; every other drug has one
+DOSES = (0.05, 0.5, 5.0)  # uM, one per plate
 MT_GENES = [
     *("MT-ND1", "MT-ND2", "MT-CO1", "MT-CO2", "MT-ATP8", "MT-ATP6", "MT-CO3"),
     *("MT-ND3", "MT-ND4L", "MT-ND4", "MT-ND5", "MT-ND6", "MT-CYB"),
@@ -94,8 +100,9 @@ def simulate_plate(
     n_lines
         Number of cell lines (``obs['cell_line']``), which differ strongly.
     n_drugs
-        Number of drugs (``obs['drug']``), the first of which is the control ``DMSO_TF``. Their
-        effects are modest.
+        Number of drugs (``obs['drug']``), the first of which is the control ``DMSO_TF``, in three
+        wells of each plate (``obs['sample']``); the others have one each, at the dose of the plate.
+        :func:`planted_effects` lists what they do.
     seed
         The same seed gives the same lines, drugs and plates.
 
@@ -109,27 +116,24 @@ def simulate_plate(
     InputError
         A number is too small.
     """
-    from anndata import AnnData
-
-    limits = {"plate": (plate, 1), "n_cells": (n_cells, 1), "n_genes": (n_genes, _MIN_GENES)}
-    limits |= {"n_lines": (n_lines, 1), "n_drugs": (n_drugs, 1)}
-    for name, (value, minimum) in limits.items():
-        if value < minimum:
-            raise InputError(f"{name} is {value}: a simulated plate needs at least {minimum}")
-
+    _check_sizes(plate=plate, n_cells=n_cells, n_genes=n_genes, n_lines=n_lines, n_drugs=n_drugs)
     study = _simulate_study(np.random.default_rng([seed, 0]), n_genes, n_lines, n_drugs)
     # Each plate has its own stream, so that it does not depend on the others.
     rng = np.random.default_rng([seed, 1, plate])
     batch = np.where(rng.random(n_genes) < 0.5, rng.normal(0, 0.25, n_genes), 0.0)
-    cells = _simulate_cells(rng, n_cells, n_lines, n_drugs)
-    x = _simulate_counts(rng, study, cells, batch)
+    n_wells = n_drugs + CONTROL_WELLS - 1
+    cells = _simulate_cells(rng, n_cells, n_lines, n_wells)
+    wells = batch + rng.normal(0, 0.1, (n_wells, n_genes))
+    drug = _drug_of(cells.sample)
+    strength = _strengths(plate, n_lines, n_drugs)[drug, cells.line]
+    x = _simulate_counts(rng, study, cells, wells, drug, strength)
     total = np.asarray(x.sum(axis=1, dtype=np.float64)).ravel().astype(np.int64)
     mt_total = np.asarray(x[:, study.is_mt].sum(axis=1, dtype=np.float64)).ravel()
     obs = tahoe_obs(
         rng,
         plate=plate,
         line=cells.line,
-        drug=cells.drug,
+        well=cells.sample,
         phase=cells.phase,
         full=~cells.is_poor | (rng.random(n_cells) < 0.15),
         total=total,
@@ -138,11 +142,162 @@ def simulate_plate(
         n_lines=n_lines,
         n_drugs=n_drugs,
     )
-    adata = AnnData(x, obs=obs, var=study.var)
+    return _as_anndata(x, obs, study.var)
+
+
+def planted_effects(
+    *,
+    n_plates: int = 4,
+    n_genes: int = 3000,
+    n_lines: int = 6,
+    n_drugs: int = 8,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """List what the drugs of simulated plates do: the truth behind an analysis of effects.
+
+    Drugs 1, 5, 9, ... act on all lines, at any dose alike; drugs 2, 6, 10, ... on all lines, and
+    three times as much (in logarithms) at 5 uM as at 0.05 uM; drugs 3, 7, 11, ... on one line
+    alone, and drugs 4, 8, 12, ... on none.
+
+    Parameters
+    ----------
+    n_plates, n_genes, n_lines, n_drugs, seed
+        As for :func:`simulate_plates`.
+
+    Returns
+    -------
+    A row for each plate, drug, line and gene with a change: ``plate``, ``drug``,
+    ``drugname_drugconc``, ``cell_line``, ``gene`` and ``log2_fold_change`` (of the expected share
+    of a cell's counts, but for what the other changed genes take).
+
+    Raises
+    ------
+    InputError
+        A number is too small.
+    """
+    _check_sizes(plate=n_plates, n_genes=n_genes, n_lines=n_lines, n_drugs=n_drugs)
+    study = _simulate_study(np.random.default_rng([seed, 0]), n_genes, n_lines, n_drugs)
+    lines, tables = np.array(_line_names(n_lines)), []
+    for plate in range(1, n_plates + 1):
+        strengths = _strengths(plate, n_lines, n_drugs)
+        labels = zip(*_drug_names(plate, n_drugs), strict=True)
+        for (drug, dose), row, change in zip(labels, strengths, study.programmes, strict=True):
+            line, gene = np.nonzero(np.outer(row, change))
+            columns = {"cell_line": lines[line], "gene": study.var.index[gene]}
+            table = pd.DataFrame(
+                columns | {"log2_fold_change": row[line] * change[gene] / np.log(2)}
+            )
+            table.insert(0, "plate", f"plate{plate}")
+            table.insert(1, "drug", drug)
+            table.insert(2, "drugname_drugconc", dose)
+            tables.append(table)
+    return pd.concat(tables, ignore_index=True)
+
+
+def simulate_tissue(
+    *,
+    n_donors: int = 12,
+    n_cells: int = 600,
+    n_genes: int = 3000,
+    n_types: int = 6,
+    seed: int = 0,
+) -> AnnData:
+    """Simulate cells of healthy and diseased donors, with known effects of the disease.
+
+    Donors differ in each gene, by a third as a rule, and in their shares of the types. The disease
+    changes other genes in each type, and none in the last.
+
+    Parameters
+    ----------
+    n_donors
+        Number of donors, in turn healthy and diseased.
+    n_cells
+        Cells per donor.
+    n_genes
+        Number of genes, at least 200.
+    n_types
+        Number of cell types.
+    seed
+        The same seed gives the same cells.
+
+    Returns
+    -------
+    AnnData with raw counts, ``X`` CSR, float32 integers; ``obs`` with ``donor``, ``disease``
+    (``healthy``, ``diseased``) and ``cell_type``; ``varm['log2_fold_change']``, a table
+    ``[n_genes, n_types]`` of what the disease does.
+
+    Raises
+    ------
+    InputError
+        A number is too small.
+    """
+    _check_sizes(n_donors=n_donors, n_cells=n_cells, n_genes=n_genes, n_types=n_types)
+    rng = np.random.default_rng([seed, 2])
+    study = _simulate_study(rng, n_genes, n_types, n_types + 1)
+    donors = rng.normal(0, 0.3, (n_donors, n_genes))
+    parts = [
+        _simulate_cells(rng, n_cells, n_types, 1, poor=0)._replace(sample=np.full(n_cells, donor))
+        for donor in range(n_donors)
+    ]
+    cells = _Cells(*map(np.concatenate, zip(*parts, strict=True)))
+    types = [f"type {i}" for i in range(1, n_types + 1)]
+    effects = study.programmes[1:].copy()
+    effects[-1] = 0.0
+    is_diseased = cells.sample % 2
+    study = study._replace(programmes=effects)
+    x = _simulate_counts(rng, study, cells, donors, cells.line, is_diseased.astype(np.float64))
+    columns = {
+        "donor": _categories(cells.sample, [f"donor{i}" for i in range(1, n_donors + 1)]),
+        "disease": _categories(is_diseased, ["healthy", "diseased"]),
+        "cell_type": _categories(cells.line, types),
+    }
+    names = [f"cell{i}" for i in range(x.shape[0])]
+    adata = _as_anndata(x, pd.DataFrame(columns, names), study.var)
+    truth = pd.DataFrame(effects.T / np.log(2), study.var.index, types)
+    adata.varm["log2_fold_change"] = truth
+    return adata
+
+
+def _check_sizes(**sizes: int) -> None:
+    minima = {"n_genes": _MIN_GENES, "n_donors": 2}
+    for name, value in sizes.items():
+        if value < (minimum := minima.get(name, 1)):
+            raise InputError(f"{name} is {value}: simulated counts need at least {minimum}")
+
+
+def _as_anndata(x: csr_matrix, obs: pd.DataFrame, var: pd.DataFrame) -> AnnData:
+    from anndata import AnnData
+
+    adata = AnnData(x, obs=obs, var=var)
     # As in Tahoe's files; SciPy itself would choose int32.
     adata.X.indices = adata.X.indices.astype(np.int64)
     adata.X.indptr = adata.X.indptr.astype(np.int64)
     return adata
+
+
+def _drug_of(well: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.maximum(well - CONTROL_WELLS + 1, 0)
+
+
+def _drug_names(plate: int, n_drugs: int) -> tuple[list[str], list[str]]:
+    """Names of the drugs of a plate, without and with the dose."""
+    drugs = [CONTROL, *(f"drug_{i}" for i in range(1, n_drugs))]
+    dose = DOSES[(plate - 1) % len(DOSES)]
+    return drugs, [f"[('{name}', {dose if i else 0.0}, 'uM')]" for i, name in enumerate(drugs)]
+
+
+def _line_names(n_lines: int) -> list[str]:
+    return [f"SIM_{i:04d}" for i in range(1, n_lines + 1)]
+
+
+def _strengths(plate: int, n_lines: int, n_drugs: int) -> NDArray[np.float64]:
+    """How much of its programme each drug has in each line of a plate ``[n_drugs, n_lines]``."""
+    strengths = np.zeros((n_drugs, n_lines))
+    strengths[1::4] = 1.0
+    strengths[2::4] = ((plate - 1) % len(DOSES) + 1) / len(DOSES)
+    one_line = np.arange(3, n_drugs, 4)
+    strengths[one_line, one_line // 4 % n_lines] = 1.0
+    return strengths
 
 
 def tahoe_obs(
@@ -150,7 +305,7 @@ def tahoe_obs(
     *,
     plate: int,
     line: NDArray[np.int64],
-    drug: NDArray[np.int64],
+    well: NDArray[np.int64],
     phase: NDArray[np.int64],
     full: NDArray[np.bool_],
     total: NDArray[np.int64],
@@ -167,41 +322,41 @@ def tahoe_obs(
         Source of the read counts and cell-cycle scores.
     plate
         Number of the plate, from 1.
-    line, drug, phase
-        Codes of each cell [n_cells].
+    line, well, phase
+        Codes of each cell [n_cells]. The first three wells have the control, each other one drug.
     full
         Whether a cell has passed the stricter filter of the provider [n_cells].
     total, n_genes, mt_total
         Counts, expressed genes and mitochondrial counts of each cell, int64 [n_cells].
     n_lines, n_drugs
-        Number of codes.
+        Number of lines, and of drugs with the control.
 
     Returns
     -------
     16 columns, indexed by the unique ``BARCODE_SUB_LIB_ID``.
     """
     n_cells = line.size
-    dose = (0.05, 0.5, 5.0)[(plate - 1) % 3]
-    drugs = [CONTROL, *(f"drug_{i}" for i in range(1, n_drugs))]
-    doses = [f"[('{name}', {dose if i else 0.0}, 'uM')]" for i, name in enumerate(drugs)]
+    drug = _drug_of(well)
+    drugs, doses = _drug_names(plate, n_drugs)
+    wells = [f"smp_{1000 + 100 * plate + i}" for i in range(n_drugs + CONTROL_WELLS - 1)]
     sublibrary = np.arange(n_cells) % _SUBLIBRARIES
     sublibraries = [f"lib_{_SUBLIBRARIES * (plate - 1) + i + 1:03d}" for i in range(_SUBLIBRARIES)]
     third, second = divmod(np.arange(n_cells) // _SUBLIBRARIES, _BARCODES)
     barcode = [
-        f"{well + 1:02d}_{b + 1:03d}_{c + 1:03d}"
-        for well, b, c in zip(drug.tolist(), second.tolist(), third.tolist(), strict=True)
+        f"{a + 1:02d}_{b + 1:03d}_{c + 1:03d}"
+        for a, b, c in zip(well.tolist(), second.tolist(), third.tolist(), strict=True)
     ]
     scores = np.full((n_cells, 2), -0.1)
     scores[phase == 1, 0] = scores[phase == 2, 1] = 0.3
     scores += rng.normal(0, 0.08, scores.shape)
     columns = {
-        "sample": _categories(drug, [f"smp_{1000 + 100 * plate + i}" for i in range(n_drugs)]),
+        "sample": _categories(well, wells),
         "gene_count": n_genes.astype(np.int64),
         "tscp_count": total,
         "mread_count": total + rng.poisson(0.2 * total),
         "drugname_drugconc": _categories(drug, doses),
         "drug": _categories(drug, drugs),
-        "cell_line": _categories(line, [f"SIM_{i:04d}" for i in range(1, n_lines + 1)]),
+        "cell_line": _categories(line, _line_names(n_lines)),
         "sublibrary": _categories(sublibrary, sublibraries),
         "BARCODE": barcode,
         "pcnt_mito": mt_total / np.maximum(total, 1),
@@ -324,46 +479,55 @@ def _token_lists(x: csr_matrix, rng: np.random.Generator) -> tuple[Any, Any]:
 
 
 class _Study(NamedTuple):
-    """Genes and effects that all plates of a study share."""
+    """Genes and effects that all samples of a study share."""
 
     var: pd.DataFrame
     is_mt: NDArray[np.bool_]  # [n_genes]
     lines: NDArray[np.float64]  # log expression [n_lines, n_genes]
-    drugs: NDArray[np.float64]  # log fold change [n_drugs, n_genes]
+    programmes: NDArray[np.float64]  # log fold change [n_programmes, n_genes], the first none
     phases: NDArray[np.float64]  # log fold change [3, n_genes]
     shape: NDArray[np.float64]  # of the gamma: 1 / overdispersion [n_genes]
 
 
 class _Cells(NamedTuple):
-    """Properties of the cells of a plate, [n_cells] each."""
+    """Properties of cells, [n_cells] each."""
 
     line: NDArray[np.int64]
-    drug: NDArray[np.int64]
+    sample: NDArray[np.int64]
     phase: NDArray[np.int64]
     is_poor: NDArray[np.bool_]
     depth: NDArray[np.float64]
     mt_share: NDArray[np.float64]
 
 
-def _simulate_cells(rng: np.random.Generator, n: int, n_lines: int, n_drugs: int) -> _Cells:
+def _simulate_cells(
+    rng: np.random.Generator, n: int, n_lines: int, n_samples: int, poor: float = 0.08
+) -> _Cells:
     line = rng.choice(n_lines, n, p=rng.dirichlet(np.full(n_lines, 10.0)))
-    drug = rng.integers(0, n_drugs, n)
+    sample = rng.integers(0, n_samples, n)
     phase = rng.choice(3, n, p=[0.55, 0.25, 0.2])
-    is_poor = rng.random(n) < 0.08
+    is_poor = rng.random(n) < poor
     depth = rng.lognormal(np.log(2500), 0.35, n) * rng.lognormal(0, 0.1)
     depth *= np.where(is_poor, rng.uniform(0.05, 0.3, n), 1.0)
     mt_share = np.where(is_poor, rng.uniform(0.25, 0.6, n), rng.beta(4, 60, n))
-    return _Cells(line, drug, phase, is_poor, depth, mt_share)
+    return _Cells(line, sample, phase, is_poor, depth, mt_share)
 
 
 def _simulate_counts(
-    rng: np.random.Generator, study: _Study, cells: _Cells, batch: NDArray[np.float64]
+    rng: np.random.Generator,
+    study: _Study,
+    cells: _Cells,
+    samples: NDArray[np.float64],
+    programme: NDArray[np.int64],
+    strength: NDArray[np.float64],
 ) -> csr_matrix:
+    """Counts of cells; log fold changes are those of the sample, and a programme by strength."""
     blocks = []
     for start in range(0, cells.line.size, _CELLS_PER_BLOCK):
         rows = slice(start, start + _CELLS_PER_BLOCK)
-        line, drug, phase = (codes[rows] for codes in (cells.line, cells.drug, cells.phase))
-        profile = np.exp(study.lines[line] + study.drugs[drug] + study.phases[phase] + batch)
+        line, phase, sample = (codes[rows] for codes in (cells.line, cells.phase, cells.sample))
+        profile = strength[rows, None] * study.programmes[programme[rows]]
+        profile = np.exp(profile + study.lines[line] + study.phases[phase] + samples[sample])
         mt_share = cells.mt_share[rows]
         for genes, share in ((study.is_mt, mt_share), (~study.is_mt, 1 - mt_share)):
             profile[:, genes] *= (share / profile[:, genes].sum(axis=1))[:, None]
@@ -372,7 +536,9 @@ def _simulate_counts(
     return vstack(blocks, format="csr")
 
 
-def _simulate_study(rng: np.random.Generator, n_genes: int, n_lines: int, n_drugs: int) -> _Study:
+def _simulate_study(
+    rng: np.random.Generator, n_genes: int, n_lines: int, n_programmes: int
+) -> _Study:
     base = rng.normal(0, 1.3, n_genes)
     lines = base + np.where(
         rng.random((n_lines, n_genes)) < 0.1, rng.normal(0, 0.8, (n_lines, n_genes)), 0.0
@@ -383,8 +549,8 @@ def _simulate_study(rng: np.random.Generator, n_genes: int, n_lines: int, n_drug
         markers = rng.choice(n_genes, n_markers, replace=False)
         lines[:, markers] = -1.5
         lines[row, markers] = rng.normal(1.5, 0.5, n_markers)
-    drugs = _simulate_programmes(rng, n_drugs, n_genes, max(10, n_genes // 75), 0.7)
-    drugs[0] = 0.0
+    programmes = _simulate_programmes(rng, n_programmes, n_genes, max(10, n_genes // 75), 1.0)
+    programmes[0] = 0.0
     phases = _simulate_programmes(rng, 3, n_genes, max(5, n_genes // 100), 0.5)
     phases[0] = 0.0
 
@@ -395,12 +561,12 @@ def _simulate_study(rng: np.random.Generator, n_genes: int, n_lines: int, n_drug
     for gene, symbol in zip(np.flatnonzero(is_mt), MT_GENES, strict=True):
         symbols[gene] = symbol
     lines[:, is_mt] = rng.normal(0, 0.4, len(MT_GENES))
-    drugs[:, is_mt] = phases[:, is_mt] = 0.0
+    programmes[:, is_mt] = phases[:, is_mt] = 0.0
     var = pd.DataFrame(
         {"gene_id": [f"SIMG{i:011d}" for i in range(1, n_genes + 1)]},
         index=pd.Index(symbols, name="gene_name"),
     )
-    return _Study(var, is_mt, lines, drugs, phases, rng.uniform(3, 20, n_genes))
+    return _Study(var, is_mt, lines, programmes, phases, rng.uniform(3, 20, n_genes))
 
 
 def _simulate_programmes(

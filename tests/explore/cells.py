@@ -17,6 +17,7 @@ from scatlas.workflow.explore import MapCells, build, choose, count_pixels
 from scatlas.workflow.explore._cells import MapPixels
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from scatlas.matrix.map_pixels import SparseCounts
@@ -85,6 +86,7 @@ def make_page(
     mixed: ad.AnnData | None = None,
     markers: Path | None = None,
     measured: MeasuredGenes | None = None,
+    effects: Path | None = None,
     **wanted: object,
 ) -> Made:
     """Build the page as the script does.
@@ -116,9 +118,38 @@ def make_page(
         n_points=config.points,
         max_bytes=int(config.max_mb * 1e6),
         measured=measured,
+        effects=effects,
     )
     names = [gene.name for gene in genes]
     return Made(folder / "explore.html", cells, columns, names, total, facts)
+
+
+def effects_of(folder: Path, groups: Sequence[str] = ("A549", HOSTILE[0])) -> ad.AnnData:
+    """Effects of five conditions on 3,000 genes, which ``effects.h5ad`` in the folder has: the
+    stronger, the higher the dose; GENE0 and on are the page's.
+    """
+    rng = np.random.default_rng(0)
+    doses = [f"[('drug x', {dose}, 'uM')]" for dose in (5.0, 0.05, 0.5)]
+    conditions, sizes = [*doses, "level 8", HOSTILE[1]], [60, 5, 20, 40, 0]
+    labels = [(group, name) for group in groups for name in conditions]
+    obs = pd.DataFrame(labels, columns=["line", "group"]).iloc[:-1]
+    t = rng.normal(0, 0.3, (len(obs), 3000))
+    for row in range(len(t)):
+        n = sizes[row % 5]
+        t[row, :n] = np.linspace(20, 10, n) * rng.choice([-1, 1], n)
+        obs.loc[obs.index[row], "n_significant"] = n
+    t[:, -1] = np.nan
+    obs = obs.astype({"n_significant": int}).assign(model=[groups.index(g) for g in obs["line"]])
+    found = ad.AnnData(
+        (t / 5).astype(np.float32),
+        obs=obs.set_axis([f"row {i}" for i in range(len(obs))]),
+        var=pd.DataFrame(index=[f"GENE{i}" for i in range(3000)]),
+        layers={"t": t.astype(np.float32)},
+        varm={"df": np.full((3000, len(groups)), 30.0)},
+        uns={"effects": {"condition": "group", "control": HOSTILE[2]}},
+    )
+    write_h5ad(folder / "effects.h5ad", found)
+    return found
 
 
 def plate_of(cells: ad.AnnData, folder: Path) -> tuple[MeasuredGenes, sparse.csr_matrix]:

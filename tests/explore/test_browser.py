@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from scatlas.matrix.map_pixels import box_of, positions
-from tests.explore.cells import HOSTILE, Made, make_page, plate_of, sample
+from tests.explore.cells import HOSTILE, Made, effects_of, make_page, plate_of, sample
 from tests.helpers import bidi
 from tests.helpers.bidi import Tab, in_both
 
@@ -34,7 +34,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     markers = pd.DataFrame(rows, columns=["by", "group", "rank", "names"])
     markers.to_csv(folder / "markers.tsv", sep="\t", index=False)
     measured, _ = plate_of(cells, folder)
-    paths = {"mixed": mixed, "markers": folder / "markers.tsv", "measured": measured}
+    effects_of(folder)
+    effects = {"effects": folder / "effects.h5ad"}
+    paths = effects | {"mixed": mixed, "markers": folder / "markers.tsv", "measured": measured}
     return make_page(folder, cells, **paths)
 
 
@@ -505,6 +507,43 @@ def test_search_finds_symbols_and_says_how_to_add_a_measured_gene(tab: Tab, made
     tab.wait("document.querySelector('#found .note')")
     assert "To add it: scatlas gene 'MEASURED 3' --add, then scatlas run." in tab.text("#found")
     assert tab.run("return explorer.states[0].color.name") == "GENE7"
+    assert tab.errors == []
+
+
+@in_both
+def test_conditions_are_chosen_by_mouse_keys_and_link(tab: Tab, made: Made):
+    tab.show(made.page)
+    tab.click("#show-effects")
+    tab.wait("explorer.panel.points.length")
+    assert (
+        tab.text("#effects .chosen")
+        == "[('drug x', 5.0, 'uM')], <script>window.hacked = 1</script>: 60 genes"
+    )
+    doses = "return [...document.querySelectorAll('.doses button')].map((e) => e.textContent)"
+    assert tab.run(doses) == ["0.05 uM: 5 genes", "0.5 uM: 20 genes", "5.0 uM: 60 genes"]
+    tab.run("explorer.panel.heat.focus()")
+    tab.keys("\ue014\ue015")  # right, down
+    tab.wait("document.querySelector('#effects .chosen').textContent.startsWith('level 8, A549')")
+    tab.wait("document.querySelectorAll('#effects tbody tr').length === 15")
+    tab.click("#effects tbody tr:nth-child(3) button")
+    tab.wait("explorer.states[0].color.name === 'GENE2'")
+    settled(tab)
+    tab.click("#effects .row button")  # its cells
+    tab.wait("explorer.states[0].only")
+    assert tab.run("return explorer.states[0].only") == {"column": "group", "level": "level 8"}
+    settled(tab)
+    link = tab.run("return location.href")
+    tab.open(link)
+    tab.wait(bidi.READY)
+    tab.wait("explorer.panel.points.length")
+    assert tab.run("return location.href") == link
+    assert tab.text("#effects .chosen").startswith("level 8, A549: 40 genes")
+    tab.run("explorer.panel.find.focus()")
+    tab.keys("DRUG X")
+    tab.wait("explorer.panel.rows.length === 3")
+    tab.click("#show-effects")
+    assert "effect=" not in tab.run("return location.hash")
+    assert tab.run("return window.hacked ?? null") is None
     assert tab.errors == []
 
 

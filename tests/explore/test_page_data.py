@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from scatlas.errors import InputError
 from scatlas.io.files.hdf5_writing import write_h5ad
+from scatlas.matrix.effects_moderation import t_pvalues
 from scatlas.matrix.map_pixels import (
     MEANS_SIDE,
     SIDE,
@@ -29,11 +30,12 @@ from scatlas.matrix.map_pixels import (
 )
 from scatlas.workflow.config.sections import Explore
 from scatlas.workflow.explore import MapCells, choose, count_pixels
-from scatlas.workflow.explore._build import SCRIPTS
+from scatlas.workflow.explore._build import OF_EFFECTS, SCRIPTS
 from scatlas.workflow.explore._cells import read_genes
 from scatlas.workflow.explore._choose import TOP_MARKERS, choose_genes
-from scatlas.workflow.explore._pack import coarsen, pack_names, varints
-from tests.explore.cells import HOSTILE, PLATES, Made, make_page, plate_of, sample
+from scatlas.workflow.explore._effects import effect_blocks
+from scatlas.workflow.explore._pack import coarsen, pack_names, page_bytes, varints
+from tests.explore.cells import HOSTILE, PLATES, Made, effects_of, make_page, plate_of, sample
 from tests.helpers.node import assert_joined
 
 
@@ -330,6 +332,37 @@ def hash_word(i: int) -> str:
     return f"{i * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF:016x}"
 
 
+def test_effects_are_on_the_page_within_its_size(tmp_path: Path, made: Made):
+    effects = effects_of(tmp_path)
+    page = make_page(tmp_path, sample(), effects=tmp_path / "effects.h5ad").page
+    blocks = blocks_of(page)
+    meta = json.loads(blocks["effects"])
+    rows, columns = meta["rows"], meta["groups"]
+    assert rows[0] == "[('drug x', 5.0, 'uM')]", "the strongest first"
+    assert meta["doses"][0] == ["drug x", 5.0, "5.0 uM"]
+    assert meta["doses"][rows.index("level 8")] is None
+    numbers = np.reshape(read_varints(blocks["effects-numbers"]), (len(rows), len(columns))) - 1
+    assert (numbers == -1).sum() == 1, "one has no comparison"
+    for line, name, n in effects.obs[["line", "group", "n_significant"]].to_numpy():
+        assert numbers[rows.index(name), columns.index(line)] == n
+    cell = meta["shown"].index(columns.index("A549"))
+    n, step, *values = read_varints(blocks[f"effect-{cell}"])
+    genes, fold, height = np.reshape(values, (3, -1))
+    assert (n, step, len(genes)) == (60, 8, 60 + -(-2939 // 8))
+    names = sorted(effects.var_names)
+    own = effects["row 0", [names[gene] for gene in genes]]
+    assert (np.where(fold % 2, -1, 1) * (fold // 2) / 200).tolist() == pytest.approx(
+        own.X[0].tolist(), abs=1 / 400
+    )
+    expected = -np.log10(t_pvalues(own.layers["t"][0].astype(float), np.full(len(genes), 30.0)))
+    np.testing.assert_allclose(height / 100, expected, atol=0.006)
+    assert (np.diff(height) <= 0).all()
+    few = effect_blocks(tmp_path / "effects.h5ad", 10_000)
+    assert page_bytes(few) <= 10_000
+    assert 0 < sum(name.startswith("effect-") for name in few) < len(effects)
+    assert "effects" not in made.page.read_text().lower(), "its page has no trace of them"
+
+
 def test_long_names_become_rows_of_the_atlas(tmp_path: Path):
     cells = sample(3000)
     cells.obs_names = [f"{hash_word(i)}{hash_word(i + 9999)}" for i in range(3000)]
@@ -390,5 +423,5 @@ def test_nothing_of_the_data_is_markup(made: Made):
 
 def test_every_module_is_on_the_page():
     folder = Path(__file__).parents[2] / "src/scatlas/workflow/explore/page"
-    assert {path.stem for path in folder.glob("*.js")} == set(SCRIPTS)
-    assert_joined(folder, SCRIPTS)
+    assert {path.stem for path in folder.glob("*.js")} == {*SCRIPTS, *OF_EFFECTS}
+    assert_joined(folder, SCRIPTS + OF_EFFECTS)

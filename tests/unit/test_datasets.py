@@ -14,7 +14,13 @@ from scipy.sparse import csr_matrix
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
-from scatlas.datasets import simulate_plate, simulate_plates, write_plate
+from scatlas.datasets import (
+    planted_effects,
+    simulate_plate,
+    simulate_plates,
+    simulate_tissue,
+    write_plate,
+)
 from scatlas.errors import InputError
 
 SMALL = {"n_cells": 300, "n_genes": 600, "n_lines": 4, "n_drugs": 5}
@@ -61,7 +67,8 @@ def test_layout_is_tahoes(plates):
         assert plate.X.has_canonical_format
         assert (plate.X.data == np.rint(plate.X.data)).all()
         assert plate.X.data.min() == 1
-        assert plate.obs["sample"].nunique() == plate.obs["drug"].nunique() == 8
+        wells = plate.obs.groupby("drug", observed=True)["sample"].nunique()
+        assert wells.to_dict() == {"DMSO_TF": 3} | {f"drug_{i}": 1 for i in range(1, 8)}
         assert all(s.startswith(f"smp_1{i}") for s in plate.obs["sample"])
     names = np.concatenate([p.obs_names for p in plates.values()])
     assert len(set(names)) == names.size
@@ -161,8 +168,53 @@ def test_same_plate_same_bytes(tmp_path):
 )
 def test_too_small_is_refused(wrong):
     (name, value), *_ = wrong.items()
-    with pytest.raises(InputError, match=rf"{name} is {value}: a simulated plate needs at least"):
+    with pytest.raises(InputError, match=rf"{name} is {value}: simulated counts need at least"):
         simulate_plate(**{"plate": 1, **SMALL, **wrong})
+
+
+def test_numbers_of_a_tissue_and_of_the_truth_are_checked():
+    with pytest.raises(InputError, match="n_donors is 1: simulated counts need at least 2"):
+        simulate_tissue(n_donors=1)
+    with pytest.raises(InputError, match="plate is 0: simulated counts need at least 1"):
+        planted_effects(n_plates=0)
+
+
+@pytest.mark.parametrize("n_lines", [1, 3])
+@pytest.mark.parametrize("n_drugs", [1, 2, 10])
+def test_drugs_have_the_effects_of_their_kind(n_lines, n_drugs):
+    sizes = {"n_genes": 300, "n_lines": n_lines, "n_drugs": n_drugs}
+    truth = planted_effects(**sizes)
+    n_rows = {1: 4, 2: 4, 3: 4 / n_lines}  # by the number of the drug: of the genes of each line
+    for i in range(1, n_drugs):
+        own = truth[truth["drug"] == f"drug_{i}"]
+        genes = own["gene"].nunique()
+        assert len(own) == n_rows.get(i % 4, 0) * n_lines * genes, i
+        assert own["cell_line"].nunique() == {0: 0, 3: 1}.get(i % 4, n_lines)
+        assert not own["gene"].str.startswith("MT-").any()
+        of_gene = own.groupby(["cell_line", "gene"])["log2_fold_change"]
+        ratio = of_gene.max().abs() / of_gene.min().abs()
+        np.testing.assert_allclose(np.maximum(ratio, 1 / ratio), 3 if i % 4 == 2 else 1)
+    assert "DMSO_TF" not in set(truth["drug"])
+    plate = simulate_plate(2, n_cells=200, **sizes)
+    labels = truth.loc[truth["plate"] == "plate2", "drugname_drugconc"]
+    assert set(labels) <= set(plate.obs["drugname_drugconc"].cat.categories)
+
+
+def test_tissue():
+    tissue = simulate_tissue(n_donors=5, n_cells=60, n_genes=300, n_types=3)
+    obs = tissue.obs
+    assert tissue.shape == (300, 300)
+    assert obs_of(obs, "donor") == {f"donor{i}": 60 for i in range(1, 6)}
+    assert obs_of(obs.drop_duplicates("donor"), "disease") == {"healthy": 3, "diseased": 2}
+    assert set(obs["cell_type"]) == {"type 1", "type 2", "type 3"}
+    same(simulate_tissue(n_donors=5, n_cells=60, n_genes=300, n_types=3), tissue)
+    changes = tissue.varm["log2_fold_change"]
+    assert changes.index.equals(tissue.var_names)
+    assert (changes != 0).sum().to_dict() == {"type 1": 10, "type 2": 10, "type 3": 0}
+
+
+def obs_of(obs, name: str) -> dict[str, int]:
+    return obs[name].value_counts().to_dict()
 
 
 @pytest.mark.parametrize("size", [{"n_cells": 1}, {"n_lines": 1, "n_drugs": 1}, {"n_genes": 200}])

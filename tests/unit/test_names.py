@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scatlas._util.names import short_names
+from scatlas._util.names import short_names, split_dose
 from scatlas.workflow.command_line import say_table
 
 # Long names of a set: parts that they share around what differs, with and without words.
@@ -72,3 +72,19 @@ def test_tables_of_the_terminal_keep_rows_apart(capsys: pytest.CaptureFixture[st
     head, *rows = capsys.readouterr().out.splitlines()
     assert len({row.rpartition("  ")[0] for row in rows}) == 60
     assert max(map(len, [head, *rows])) <= 56
+
+
+@pytest.mark.parametrize(
+    ("name", "dose"),
+    [
+        ("[('Drug (x)', 0.05, 'uM')]", ("Drug (x)", 0.05, "0.05 uM")),
+        ("Trametinib (DMSO_TF solvate)_500nM", ("Trametinib (DMSO_TF solvate)", 0.5, "500 nM")),
+        ("drug-2 1e-1 µM", ("drug-2", 0.1, "1e-1 µM")),
+        ("guide_5", None),
+        ("donor 3 b", None),
+        ("[('x', 1.2.3, 'uM')]", None),
+        ("", None),
+    ],
+)
+def test_a_dose_has_a_unit(name: str, dose: tuple[str, float, str] | None) -> None:
+    assert split_dose(name) == dose

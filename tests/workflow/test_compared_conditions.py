@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import shutil
+from typing import TYPE_CHECKING, Any
 
 import anndata as ad
 import numpy as np
@@ -11,6 +12,11 @@ import pytest
 
 import scatlas as sa
 from scatlas.datasets import write_plate
+from scatlas.workflow import conditions
+from scatlas.workflow.config.sections import Effects
+from scatlas.workflow.report._effects import effects
+from scatlas.workflow.report._page import ReportWriter
+from tests.helpers.report_files import CAPTIONS
 from tests.workflow.conftest import PLATES
 from tests.workflow.runs import Project, errors
 
@@ -19,18 +25,23 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.workflow
 OPTIONS = {"condition": "drug", "control": "DMSO_TF", "replicate": "sample", "block": "plate"}
-TARGETS = ("results/effects.h5ad", "results/pseudobulk.h5ad")
+TARGETS = (
+    *("results/effects.h5ad", "results/pseudobulk.h5ad", "results/explore.html"),
+    "results/tables/composition.tsv",
+)
 
 
 @pytest.fixture(scope="module")
 def compared(built: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """An atlas with effects within a label of all cells, and sums by cluster."""
     project = built.copied(tmp_path_factory.mktemp("effects"))
-    project.change(effects={**OPTIONS, "within": ["phase"]}, pseudobulk={"by": ["leiden"]})
+    sections = {"pseudobulk": {"by": ["leiden"]}, "explore": {"page": True}}
+    project.change(effects={**OPTIONS, "within": ["phase"]}, **sections)
     jobs = project.build(*TARGETS)
     sums = {f"{step}/{p}" for step in ("effect_sums", "pseudobulk") for p in PLATES}
     # The sums of marker genes are not made again: their groups are the same.
-    assert jobs == {*sums, "effects", "merge_pseudobulk", "cell_groups"}
+    steps = {"effects", "merge_pseudobulk", "cell_groups", "edistance", "composition", "explore"}
+    assert jobs == {*sums, *steps}
     return project
 
 
@@ -80,6 +91,79 @@ def test_files_of_each_group_have_the_rows_of_get_effects(compared: Project):
         np.testing.assert_allclose(both[name], both[f"{name}_of_get"], rtol=1e-5)
 
 
+def test_the_explorer_has_the_effects(compared: Project):
+    page = (compared.results / "explore.html").read_text()
+    assert 'id="block-effect-0"' in page
+
+
+def test_distances_and_shares_are_those_of_the_functions(
+    compared: Project, monkeypatch: pytest.MonkeyPatch
+):
+    atlas = ad.read_zarr(compared.results / "atlas.zarr")
+    keys = ["phase", "drug"]
+    own = sa.tl.edistance(atlas, **OPTIONS, within="phase").set_index(keys)
+    path = compared.results / "tables/edistance.tsv"
+    table = pd.read_csv(path, sep="\t", index_col=keys).fillna({"reason": ""}).loc[own.index]
+    pd.testing.assert_frame_equal(table, own, check_dtype=False, rtol=1e-9, check_index_type=False)
+    effects = ad.read_h5ad(compared.results / "effects.h5ad").obs
+    expected = own.loc[[*zip(effects["phase"], effects["drug"], strict=True)]]
+    np.testing.assert_allclose(effects["edistance"], expected["edistance"], rtol=1e-9)
+    np.testing.assert_array_equal(effects["edistance_p_value"], expected["p_value"])
+
+    # Cells are read in blocks: other ones have the same sums, but for rounding.
+    monkeypatch.setattr(conditions, "_ROWS", 70)
+    wanted = Effects(**OPTIONS, within=["phase"])
+    parts = conditions.distances(compared.results / "atlas.zarr", wanted, seed=0).set_index(keys)
+    pd.testing.assert_frame_equal(parts.loc[own.index], own, check_dtype=False, rtol=1e-6)
+
+    path = compared.results / "tables/composition.tsv"
+    shares = pd.read_csv(path, sep="\t", dtype={"cluster": str}).fillna({"reason": ""})
+    keys = ["drug", "leiden"]
+    shares = shares.rename(columns={"cluster": "leiden"}).set_index(keys)
+    assert set(shares.pop("by")) == {"leiden"}
+    own = sa.tl.composition(atlas, **OPTIONS, groups="leiden").set_index(keys)
+    pd.testing.assert_frame_equal(
+        shares.loc[own.index], own, check_dtype=False, rtol=1e-9, check_index_type=False
+    )
+    parts = conditions.shares(compared.results / "atlas.zarr", wanted, ["leiden"])
+    parts = parts.rename(columns={"cluster": "leiden"}).set_index(keys).drop(columns="by")
+    pd.testing.assert_frame_equal(parts.loc[own.index], own, check_dtype=False)
+    few = wanted.model_copy(update={"min_cells": 10_000})
+    table = conditions.shares(compared.results / "atlas.zarr", few, ["leiden"])
+    assert (
+        table["reason"].tolist()[0].startswith("no replicate of the control 'DMSO_TF' has 10,000")
+    )
+    assert len(table) == 1
+    assert [*table.columns] == [*pd.read_csv(path, sep="\t", nrows=0)]
+
+
+def test_the_report_shows_distances_and_shares(compared: Project, tmp_path: Path):
+    tables = shutil.copytree(compared.results / "tables", tmp_path / "tables")
+    wanted = Effects(**OPTIONS, within=["phase"]).model_dump()
+
+    def items(*, is_sample: bool) -> dict[str, Any]:
+        writer = ReportWriter(CAPTIONS, tmp_path / "figures", tables, ["pdf"], n_plates=3)
+        made = effects(writer, compared.results / "effects.h5ad", wanted, is_sample=is_sample)
+        return {item.id: item for item in made}
+
+    shown = items(is_sample=False)
+    assert "distance of its cells from the control" in shown["figure-effect_strength"].caption
+    assert "edistance" in [name for name, _ in shown["table-effects"].head]
+    assert (tmp_path / "figures/share_changes/leiden.pdf").is_file()
+    assert "sampled cells" not in shown["figure-share_changes-leiden"].caption
+    assert shown["table-composition"].rows[0].cells[0].text == "leiden"
+    assert "sampled cells" in items(is_sample=True)["figure-share_changes-leiden"].caption
+
+    # Without a value there is no picture, and the table says why.
+    table = pd.read_csv(tables / "composition.tsv", sep="\t", nrows=1)
+    table.assign(p_value=np.nan, reason="a reason").to_csv(
+        tables / "composition.tsv", sep="\t", index=False
+    )
+    shown = items(is_sample=False)
+    assert "figure-share_changes-leiden" not in shown
+    assert shown["table-composition"].rows[0].cells[-1].text == "a reason"
+
+
 def test_sums_by_cluster(compared: Project, plates: dict[str, Path]):
     sums = ad.read_h5ad(compared.results / "pseudobulk.h5ad")
     atlas = ad.read_zarr(compared.results / "atlas.zarr").obs
@@ -102,10 +186,10 @@ def test_a_changed_plate_sums_its_own_cells_alone(
     adata.X.data[adata.X.indptr[kept]] += 1
     write_plate(tmp_path / "p2.h5ad", adata)
     project.write_plates(plates | {"p2": tmp_path / "p2.h5ad"})
-    assert project.build("results/effects.h5ad") == {
-        *(f"{step}/p2" for step in ("load", "qc_filter", "effect_sums")),
-        "effects",
-    }
+    jobs = project.build("results/effects.h5ad")
+    summed = {name for name in jobs if name.startswith(("load", "qc_filter", "effect_sums"))}
+    assert summed == {"load/p2", "qc_filter/p2", "effect_sums/p2"}
+    assert {"pca", "edistance", "effects"} < jobs
 
 
 def test_samples_of_several_plates_are_added_up(

@@ -50,10 +50,11 @@ def jobs(n_plates: int) -> dict[str, int]:
 
 # The demo names the types of its cells by those of two further donors.
 TYPES = {"annotate": 4, "annotator": 1, "labels": 1}
+EFFECTS = {"effect_sums": 4, "effects": 1, "edistance": 1, "composition": 1}
 
 
 def test_the_demo_simulates_four_plates_and_makes_their_atlas(tmp_path: Path):
-    assert planned("demo", tmp_path) == jobs(4) | TYPES | {"simulate": 5}
+    assert planned("demo", tmp_path) == jobs(4) | TYPES | EFFECTS | {"simulate": 5}
 
 
 def test_the_demo_takes_plates_that_are_there(tmp_path: Path):
@@ -62,7 +63,7 @@ def test_the_demo_takes_plates_that_are_there(tmp_path: Path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     (path.parent / "labelled.h5ad").touch()
-    assert planned("demo", tmp_path) == jobs(4) | TYPES
+    assert planned("demo", tmp_path) == jobs(4) | TYPES | EFFECTS
 
 
 def test_tahoe_100m_is_fourteen_plates_and_one_atlas(tmp_path: Path):
@@ -106,6 +107,7 @@ def test_steps_on_demand_run_where_they_are_asked_for(tmp_path: Path):
     asked = {"doublets": {}, "pseudobulk": {}, "integrate": {"key": ["plate"]}}
     demo.write_text(yaml.safe_dump(yaml.safe_load(demo.read_text()) | asked))
     per_plate = dict.fromkeys(("doublets", "pseudobulk"), 4) | TYPES | {"simulate": 5}
+    per_plate |= EFFECTS
     once = dict.fromkeys(("merge_pseudobulk", "harmony", "integrate"), 1)
     assert planned("demo", tmp_path) == jobs(4) | per_plate | once
 
@@ -116,9 +118,9 @@ def test_no_group_of_small_steps_waits_for_itself(tmp_path: Path):
     options = ("--profile", str(ROOT / "profiles/slurm"), "--nocolor")
     said = snakemake("--dry-run", *options, *("--configfile", "config/demo.yaml"), folder=tmp_path)
     plates = ("small_plates", "small_plates_selected", "small_plates_markers")
-    plates += ("small_plates_by_gene", "small_plates_annotate")
+    plates += ("small_plates_by_gene", "small_plates_annotate", "small_plates_pseudobulk")
     found = re.findall(r"Group job (\w+) ", said)
-    assert sorted(found) == sorted([*plates, "small_atlas", "small_report"])
+    assert sorted(found) == sorted([*plates, "small_atlas", "small_atlas", "small_report"])
 
 
 def directives() -> dict[str, dict[str, str]]:

@@ -96,6 +96,11 @@ def result(option, name, when=True):
     return shlex.join([option, with_prefix(f"{OUT}/{name}")]) if when else ""
 
 
+def first_file(store):
+    """The file by which Snakemake knows a store."""
+    return f"{OUT}/{store}/zarr.json" if store.endswith(".zarr") else f"{OUT}/{store}"
+
+
 def of_plate(option, name, when=True):
     """The same of one plate."""
     return lambda wildcards: result(option, f"plates/{wildcards.plate}/{name}", when)
@@ -147,6 +152,7 @@ HARMONY_OPTION = result("--harmony", "harmony.zarr", CONFIG.harmony)
 DOUBLETS_OPTION = of_plate("--doublets", "doublets.parquet", CONFIG.doublets)
 MARKERS_OPTION = result("--markers", "tables/markers.tsv", CONFIG.markers.by)
 INTEGRATED_OPTION = result("--integrated", "integrated.h5ad", CONFIG.integrate)
+EFFECTS_OPTION = result("--effects", "effects.h5ad", CONFIG.effects)
 
 
 def shown(name, category, label, when=True):
@@ -291,7 +297,7 @@ def report_options(wildcards):
         MARKERS_OPTION,
         result("--means", "markers.h5ad", CONFIG.markers.by),
         INTEGRATED_OPTION,
-        result("--effects", "effects.h5ad", CONFIG.effects),
+        EFFECTS_OPTION,
         LABELS_OPTION,
     ]
     return " ".join(filter(None, words))

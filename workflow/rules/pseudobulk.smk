@@ -32,6 +32,7 @@ rule pseudobulk:
         groups=groups_option(PSEUDOBULK),
         digest=digest_of_labels(PSEUDOBULK),
         key="pseudobulk.by",
+        complete="",
         code=code("pseudobulk"),
         store=subpath(input.store, parent=True),
         sums=subpath(output.sums, parent=True),
@@ -40,7 +41,8 @@ rule pseudobulk:
     shell:
         f"{RUN}"
         " {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
-        " --qc {input.qc:q} --by {params.by:q} --key {params.key} {params.groups}"
+        " --qc {input.qc:q} --by {params.by:q} --key {params.key} {params.complete}"
+        " {params.groups}"
         " --sums {params.sums:q}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"
 

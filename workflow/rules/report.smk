@@ -35,6 +35,12 @@ rule report:
         integrated=([ancient(f"{OUT}/integrated.h5ad")] if CONFIG.integrate else []),
         effects_manifest=[f"{OUT}/manifests/effects.json"] if CONFIG.effects else [],
         effects=[ancient(f"{OUT}/effects.h5ad")] if CONFIG.effects else [],
+        composition_manifest=(
+            [f"{OUT}/manifests/composition.json"] if CONFIG.effects else []
+        ),
+        composition=(
+            [ancient(f"{OUT}/tables/composition.tsv")] if CONFIG.effects else []
+        ),
         opening=str(HERE / "workflow/report/workflow.rst"),
         captions=[
             str(path) for path in sorted((HERE / "workflow/report").glob("*.rst"))
@@ -101,6 +107,14 @@ rule report:
         ),
         # A folder: one picture for each of the strongest effects.
         volcano=shown("volcano", "Effects", "Volcano plot {color}", CONFIG.effects),
+        # A folder: one picture for clusters, and for each column of types.
+        share_changes=shown(
+            "share_changes", "Effects", "Shares of {color}", CONFIG.effects
+        ),
+        # One picture for each of the strongest groups, if names of conditions have doses.
+        dose_response=shown(
+            "dose_response", "Effects", "Genes by dose {color}", CONFIG.effects
+        ),
         strongest_effects=shown(
             "strongest_effects.tsv", "Effects", "Genes (table)", CONFIG.effects
         ),

@@ -95,3 +95,25 @@ def _join_kept(parts: list[str], kept: set[int]) -> str:
         elif not text.endswith("…"):
             text = _LAST_SIGNS.sub("", text) + "…"
     return text
+
+
+# Tahoe-100M's [('Drug', 0.05, 'uM')]; names that end in a number and a unit, such as Drug_0.5uM.
+_TUPLE = re.compile(r"\[\('(.+)', ([\d.eE+-]+), '(\S+)'\)\]")
+_ENDING = re.compile(r"(.+?)[\s_@:,-]+(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)[\s_]?(\S+)")
+# Units as multiples of uM, and of ug/mL.
+_UNITS = {"pm": 1e-6, "nm": 1e-3, "um": 1.0, "µm": 1.0, "μm": 1.0, "mm": 1e3}
+_UNITS |= {"ng/ml": 1e-3, "ug/ml": 1.0, "µg/ml": 1.0, "μg/ml": 1.0, "mg/ml": 1e3}
+
+
+def split_dose(name: str) -> tuple[str, float, str] | None:
+    """Compound, dose in uM (or ug/mL), and the dose as written of a condition whose name says them;
+    a number without a unit is no dose: it may be one of a guide or a donor.
+    """
+    parts = _TUPLE.fullmatch(name) or _ENDING.fullmatch(name)
+    if not parts or parts[3].lower() not in _UNITS:
+        return None
+    try:
+        dose = float(parts[2]) * _UNITS[parts[3].lower()]
+    except ValueError:
+        return None
+    return parts[1], dose, f"{parts[2]} {parts[3]}"

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 _ADDED = 3 / 8
 _CONFIDENCE = 0.95
 _VALUES = ("share_control", "share", "log2_ratio", "ci_low", "ci_high", "t", "df", "p_value")
+COLUMNS = (
+    *("condition", "cluster", "n_replicates", "n_controls", "n_cells"),
+    *(*_VALUES, "fdr", "reason"),
+)
 _NO_DF = "no condition has two replicates in one block"
 # Few clusters tell little about the prior of variances: at most this share of the degrees of
 # freedom of the others.
@@ -142,7 +146,7 @@ def _fit(z: Floats, totals: Ints, codes: Ints, blocks: Ints, control: int) -> _F
         solution = design.solve(z, weights)
         s2 = design.residual_sum(z, weights, solution) / df
         prior = Moderation.fit(s2, np.full(len(z), df))
-        df_prior = min(prior.df_prior, _PRIOR_SHARE * (len(z) - 2) * df)
+        df_prior = min(prior.df_prior.max(), _PRIOR_SHARE * (len(z) - 2) * df)
         s2 = np.maximum((df * s2 + df_prior * prior.s2_prior) / (df + df_prior), _MIN_VARIANCE)
         df += df_prior
     compared = design.compared()

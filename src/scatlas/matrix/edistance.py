@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from itertools import combinations
 from math import comb, prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from scatlas.blocks import on_host
 from scatlas.compute.threads import blas_on_one_thread
 from scatlas.matrix.effects_moderation import false_discovery_rates
+from scatlas.matrix.group_sums import aggregate_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -56,6 +58,18 @@ class _Block(NamedTuple):
         return np.arange(self.n_cells.size) < self.n_own
 
 
+def sum_cells(x: Any, labels: pd.DataFrame) -> tuple[pd.DataFrame, Floats, Floats]:
+    """Table, sums and deviations of the cells of each row of ``labels``, as :func:`edistances`
+    takes them, in one pass over ``x [n_cells, n_components]``.
+    """
+    groups = labels.groupby([*labels], observed=True)
+    codes, sizes = groups.ngroup().fillna(-1).to_numpy(np.int64), groups.size()
+    n = sizes.to_numpy(np.int64)
+    sums = aggregate_rows(x, codes, n, ("sum", "var"), 0)
+    squares = on_host(sums["var"]).sum(axis=1) * n
+    return sizes.rename("n_cells").reset_index(), on_host(sums["sum"]), squares
+
+
 def edistances(
     samples: pd.DataFrame,
     sums: Floats,
@@ -75,7 +89,7 @@ def edistances(
     plates, are added up. ``sums [n_samples, n_components]`` are sums of cells, and ``deviations
     [n_samples]`` those of the squared distances of cells from the mean of their row.
     """
-    units, sums, deviations = _add_up(samples, sums, deviations, within)
+    units, sums, deviations = add_up(samples, sums, deviations, within)
     cells = units["n_cells"].to_numpy()
     block = pd.factorize(units["block"])[0] if "block" in units else np.zeros(len(units), int)
     rows = []
@@ -105,10 +119,10 @@ def edistances(
     return table
 
 
-def _add_up(
+def add_up(
     samples: pd.DataFrame, sums: Floats, deviations: Floats, within: Sequence[str]
 ) -> tuple[pd.DataFrame, Floats, Floats]:
-    """Cells of each replicate: table, sums and deviations."""
+    """Table, sums and deviations of each replicate, of rows as :func:`edistances` takes them."""
     keys = [*within, "condition", *samples.columns.intersection(["block", "replicate"])]
     at = samples.groupby(keys, observed=True).ngroup().to_numpy()
     _, first = np.unique(at, return_index=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from functools import cached_property
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -35,7 +36,8 @@ from scatlas.matrix.effects_scaling import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
     Ints = NDArray[np.intp]
     Floats = NDArray[np.float64]
+    Singles = NDArray[np.float32]
 
 logger = logging.getLogger(__name__)
 Method = Literal["voom", "trend"]
@@ -78,13 +81,38 @@ class Effects:
             change[:, block.genes], t[:, block.genes] = block.log2_fold_change, block.t
         return change, t
 
-    def summary(self, t: NDArray[Any]) -> pd.DataFrame:
-        """The conditions, with degrees of freedom and numbers of genes, from their t."""
+    def by_rows(self, folder: Path, n: int) -> Iterator[tuple[slice, Singles, Singles]]:
+        """As :meth:`to_memory`, ``n`` conditions at a time: results come gene by gene, and wait in
+        a file without name in ``folder``.
+        """
+        n_rows, parts = len(self.conditions), []
+        with TemporaryFile(dir=folder) as file:
+            for block in self.model.blocks():
+                both = np.stack([block.log2_fold_change, block.t], 1, dtype=np.float32)
+                file.write(both.data)
+                parts.append(block.genes)
+            for first in range(0, n_rows, n):
+                rows = slice(first, min(first + n, n_rows))
+                found = np.full((rows.stop - first, 2, len(self.genes)), np.nan, np.float32)
+                passed = 0  # genes
+                for genes in parts:
+                    file.seek(8 * (passed * n_rows + genes.size * first))
+                    part = np.frombuffer(file.read(8 * len(found) * genes.size), np.float32)
+                    found[:, :, genes] = part.reshape(-1, 2, genes.size)
+                    passed += genes.size
+                yield rows, found[:, 0], found[:, 1]
+
+    def n_genes(self, t: NDArray[Any]) -> pd.DataFrame:
+        """Of some conditions, by their t: how many genes were tested, and are significant."""
+        n_significant = n_discoveries(t, self.genes["df"].to_numpy(), _FDR)
+        return pd.DataFrame({"n_genes": np.isfinite(t).sum(axis=1), "n_significant": n_significant})
+
+    def summary(self, n_genes: pd.DataFrame) -> pd.DataFrame:
+        """The conditions, with degrees of freedom and numbers of genes."""
         table = self.conditions.assign(
             df_residual=float(self.genes["df_residual"].max()),
-            df_prior=self.model.moderation.df_prior,
-            n_genes=np.isfinite(t).sum(axis=1),
-            n_significant=n_discoveries(t, self.genes["df"].to_numpy(), _FDR),
+            df_prior=self.model.moderation.df_prior.max(),
+            **{name: n_genes[name].to_numpy() for name in n_genes},
         )
         if N_CELLS in self.samples:
             cells = self.samples.groupby("condition", observed=True)[N_CELLS].sum()
@@ -102,6 +130,7 @@ def fit_effects(
     scaling: Scaling = "tmm",
     min_count: float = 10.0,
     min_total_count: float = 15.0,
+    robust: bool = False,
 ) -> Effects:
     """Fit the pseudobulks of one group of cells.
 
@@ -115,7 +144,7 @@ def fit_effects(
         Names of the genes.
     control
         Condition that the others are compared with.
-    method, scaling, min_count, min_total_count
+    method, scaling, min_count, min_total_count, robust
         As for :func:`scatlas.tl.effects`.
 
     Raises
@@ -145,7 +174,7 @@ def fit_effects(
     scale = LogScale.of_voom if method == "voom" else LogScale.of_cpm
     equal = EqualWeights.fit(counts, at, parts, scale(libraries.effective))
     if method == "voom":
-        model = LinearModel.fit(parts, VoomWeights.fit(equal, parts), compared)
+        model = LinearModel.fit(parts, VoomWeights.fit(equal, parts), compared, robust=robust)
     else:
         if (fold := libraries.effective.max() / libraries.effective.min()) > _MAX_FOLD:
             logger.warning(
@@ -153,8 +182,10 @@ def fit_effects(
                 "small, with method='voom' they are not",
                 fold,
             )
-        model = LinearModel.fit(parts, equal, compared, level=equal.mean)
-    columns = {"mean_expression": equal.mean, **model.moderation.by_gene()}
+        model = LinearModel.fit(parts, equal, compared, level=equal.mean, robust=robust)
+    m = model.moderation
+    columns = {"mean_expression": equal.mean, "df_residual": m.df_residual, "df": m.df_total}
+    columns |= {"s2": m.s2, "s2_post": m.s2_post}
     return Effects(
         model,
         _replicates(codes, blocks, compared, number).set_axis(names[compared]),

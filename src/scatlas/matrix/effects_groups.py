@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -15,9 +15,8 @@ from scatlas.matrix.effects import N_CELLS as N_CELLS
 from scatlas.matrix.effects import fit_effects
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from scatlas.matrix.effects import Effects
@@ -42,14 +41,28 @@ def label_samples(
     """Labels as texts, in the columns ``within 0`` and on, ``condition``, ``block``, ``replicate``;
     those of ``within`` may have gaps.
     """
-    names = {f"within {i}": name for i, name in enumerate(within)}
-    given = {"condition": condition, "block": block, "replicate": replicate}
-    table = _labels(obs, names | {option: name for option, name in given.items() if name})
-    _check_control(str(control), table["condition"], condition)
+    table = read_labels(obs, label_names(condition, within, replicate, block))
+    for i, name in enumerate(within):
+        if gaps := int(table[f"within {i}"].isna().sum()):
+            logger.warning("%d rows have no value of %s and are left out", gaps, name)
+    check_control(str(control), table["condition"], condition)
     return table
 
 
-def _labels(obs: pd.DataFrame, names: dict[str, str]) -> pd.DataFrame:
+def label_names(
+    condition: str,
+    within: Sequence[str] = (),
+    replicate: str | None = None,
+    block: str | None = None,
+) -> dict[str, str]:
+    """Columns of obs by those of :func:`label_samples`."""
+    given = {"condition": condition, "block": block, "replicate": replicate}
+    names = {f"within {i}": name for i, name in enumerate(within)}
+    return names | {option: name for option, name in given.items() if name}
+
+
+def read_labels(obs: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
+    """Labels as texts, without the comparison with the control."""
     table = pd.DataFrame(index=obs.index)
     for key, name in names.items():
         option = key.split()[0]
@@ -63,18 +76,16 @@ def _labels(obs: pd.DataFrame, names: dict[str, str]) -> pd.DataFrame:
             )
         labels = labels.rename_categories([*texts])
         gaps = int((labels.codes < 0).sum())
-        if gaps and option != "within":
+        if gaps and option not in ("within", "cluster"):
             raise InputError(
                 f"obs[{name!r}] ({option}) has no value in {gaps:,} of {len(obs):,} rows: "
-                "leave them out, or give them one"
+                "leave them out (in the workflow by qc.filter), or give them one"
             )
-        if gaps:
-            logger.warning("%d rows have no value of %s and are left out", gaps, name)
         table[key] = pd.Categorical(labels)
     return table
 
 
-def _check_control(control: str, labels: pd.Series, name: str) -> None:
+def check_control(control: str, labels: pd.Series, name: str) -> None:
     """Refuse a control that is no label."""
     there = list(labels.cat.categories)
     if control not in there:
@@ -82,6 +93,18 @@ def _check_control(control: str, labels: pd.Series, name: str) -> None:
         near = get_close_matches(control.lower(), by_lower, 1, 0)
         which = repr(by_lower[near[0]]) if near else "a column with values"
         raise InputError(f"obs[{name!r}] has no control {control!r}: try {which}")
+
+
+def count_cells(labels: pd.DataFrame) -> pd.DataFrame:
+    """Labels as texts, and the number of cells ``n``; those without a label are not counted."""
+    sizes = labels.groupby([*labels], observed=True).size()
+    return sizes.rename("n").reset_index().astype(dict.fromkeys(labels, str))
+
+
+def add_cells(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The same of several plates or blocks."""
+    table = pd.concat(parts, ignore_index=True)
+    return table.groupby([*table.columns.drop("n")], as_index=False)["n"].sum()
 
 
 def drop_small(samples: pd.DataFrame, min_cells: int) -> tuple[pd.DataFrame, list[tuple[str, ...]]]:
@@ -97,26 +120,9 @@ def drop_small(samples: pd.DataFrame, min_cells: int) -> tuple[pd.DataFrame, lis
     return samples[~small], rows
 
 
-class GroupEffects(NamedTuple):
-    """Effects within one group, by its labels, without the counts."""
-
-    key: tuple[str, ...]
-    conditions: pd.DataFrame
-    genes: pd.DataFrame
-    samples: pd.DataFrame
-    log2_fold_change: NDArray[np.float32]
-    t: NDArray[np.float32]
-
-    @classmethod
-    def read(cls, key: tuple[str, ...], found: Effects) -> GroupEffects:
-        change, t = found.to_memory()
-        return cls(key, found.summary(t), found.genes, found.samples, change, t)
-
-    def table(self, within: Sequence[str], condition: str) -> pd.DataFrame:
-        """The conditions, with the labels of the group."""
-        names = self.conditions.index
-        labels = {**dict(zip(within, self.key, strict=True)), condition: names.astype(str)}
-        return pd.DataFrame(labels, names).join(self.conditions)
+def with_labels(table: pd.DataFrame, group: Mapping[str, str], condition: str) -> pd.DataFrame:
+    """A table of the conditions of a group, with their labels."""
+    return pd.DataFrame({**group, condition: table.index.astype(str)}, table.index).join(table)
 
 
 def as_obs(table: pd.DataFrame, labels: Sequence[str]) -> pd.DataFrame:
@@ -136,8 +142,9 @@ def fit_groups(
     genes: pd.Index,
     left_out: list[tuple[str, ...]],
     **options: Any,
-) -> Iterator[GroupEffects]:
-    """Effects of each group of samples that has some.
+) -> Iterator[tuple[tuple[str, ...], Effects]]:
+    """Labels and effects of each group of samples that has some; a caller that forgets the last
+    before it asks for the next holds the counts of one.
 
     `samples` has the columns of :func:`label_samples`, and ``row``, which ``counts_of`` takes. What
     is left out, with the reason, is added to the list: labels of the group, condition, sample.
@@ -146,14 +153,12 @@ def fit_groups(
     for key, own in samples.groupby(within, observed=True) if within else [((), samples)]:
         rows, own = own["row"].to_numpy(), own.drop(columns=["row", *within])
         try:
-            found = fit_effects(counts_of(rows), own, genes, **options)
+            found = [fit_effects(counts_of(rows), own, genes, **options)]
         except InputError as error:
             if not within:
                 raise
             left_out.append((*key, "", "", str(error)))
             logger.warning("no effects within %s: %s", ", ".join(key), error)
             continue
-        left_out += [(*key, *row) for row in found.left_out.itertuples(index=False)]
-        effects = GroupEffects.read(key, found)
-        del found  # and its counts, before those of the next group are read
-        yield effects
+        left_out += [(*key, *row) for row in found[0].left_out.itertuples(index=False)]
+        yield key, found.pop()

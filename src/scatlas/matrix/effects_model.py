@@ -76,7 +76,13 @@ class LinearModel:
 
     @classmethod
     def fit(
-        cls, parts: Sequence[Part], values: Values, conditions: Ints, level: Floats | None = None
+        cls,
+        parts: Sequence[Part],
+        values: Values,
+        conditions: Ints,
+        level: Floats | None = None,
+        *,
+        robust: bool = False,
     ) -> LinearModel:
         """Fit the variances; with ``level [n_genes]`` their prior follows it."""
         s2, df = variances(parts, values)
@@ -85,7 +91,7 @@ class LinearModel:
                 "no condition has two pseudobulks in one block, so that nothing tells how much "
                 "replicates differ: add replicates of the control, or name fewer blocks"
             )
-        return cls(parts, values, conditions, Moderation.fit(s2, df, level))
+        return cls(parts, values, conditions, Moderation.fit(s2, df, level, robust=robust))
 
     def blocks(self) -> Iterator[EffectsBlock]:
         """Results, a block of genes after the other, by several threads."""

@@ -28,6 +28,9 @@ _MIN_VARIANCE = 1e-5
 # their log fold changes, for the log-odds.
 _PROPORTION, _SD_OF_EFFECTS = 0.01, (0.1, 4.0)
 _INFINITE = 1e6
+# Robust priors: lower and upper end of the variances that are drawn in, span of the trend, and the
+# share of the median that variances are lifted to.
+_ENDS, _ROBUST_SPAN, _MIN_ROBUST = (0.05, 0.1), 0.4, 1e-12
 
 
 @dataclass(frozen=True)
@@ -105,33 +108,32 @@ def _local_line(
 
 @dataclass(frozen=True)
 class Moderation:
-    """Variances of genes and the prior that moderates them; all but ``df_prior`` ``[n_genes]``."""
+    """Variances of genes and the prior that moderates them, ``[n_genes]``."""
 
     s2: Floats
     df_residual: Floats
     s2_prior: Floats
-    df_prior: float
+    df_prior: Floats
     s2_post: Floats
     df_total: Floats  # at most the sum of all residual df
 
     @classmethod
-    def fit(cls, s2: Floats, df: Floats, level: Floats | None = None) -> Moderation:
+    def fit(
+        cls, s2: Floats, df: Floats, level: Floats | None = None, *, robust: bool = False
+    ) -> Moderation:
         """Prior and posterior of variances with ``df`` degrees of freedom (0: no variance); with
-        ``level``, the prior follows the mean of the gene.
+        ``level``, the prior follows the mean of the gene; if ``robust``, genes that vary far more
+        than others have few df of it and do not change it.
         """
         s2 = np.where(df > 0, s2, 0.0)
-        s2_prior, df_prior = _fit_prior(s2, df, level)
-        post = s2_prior if np.isinf(df_prior) else (df * s2 + df_prior * s2_prior) / (df + df_prior)
+        s2_prior, common = _fit_prior(s2, df, level)
+        df_prior = np.full(s2.size, common)
+        if robust and np.count_nonzero(df) > 2:
+            s2_prior, df_prior = _fit_robust_prior(s2, df, level, s2_prior, common)
+        with np.errstate(invalid="ignore"):
+            post = (df * s2 + df_prior * s2_prior) / (df + df_prior)
+        post = np.where(np.isinf(df_prior), s2_prior, post)
         return cls(s2, df, s2_prior, df_prior, post, np.minimum(df + df_prior, df.sum()))
-
-    def by_gene(self) -> dict[str, Floats]:
-        """Columns of a table of the genes."""
-        return {
-            "df_residual": self.df_residual,
-            "df": self.df_total,
-            "s2": self.s2,
-            "s2_post": self.s2_post,
-        }
 
 
 def _fit_prior(s2: Floats, df: Floats, level: Floats | None) -> tuple[Floats, float]:
@@ -156,6 +158,98 @@ def _fit_prior(s2: Floats, df: Floats, level: Floats | None) -> tuple[Floats, fl
         df_prior = 2 * _inverse_trigamma(excess)
         return np.exp(mean + digamma(df_prior / 2) - np.log(df_prior / 2)), df_prior
     return np.full(s2.size, x.mean()) if n_used == 1 else np.exp(mean), np.inf
+
+
+def _fit_robust_prior(
+    s2: Floats, df: Floats, level: Floats | None, scale: Floats, df_prior: float
+) -> tuple[Floats, Floats]:
+    """Scale and degrees of freedom by gene, from the moments of the logarithms of which the ends
+    are drawn in (Phipson et al. 2016, sections 3 and 4); ``scale`` and ``df_prior`` are those of
+    :func:`_fit_prior`.
+    """
+    from scipy.optimize import brentq
+    from scipy.stats import f, rankdata, trim_mean
+
+    known = df > 0
+    d, n = df.max(), np.count_nonzero(known)
+    x = np.maximum(s2[known], _MIN_ROBUST * np.median(s2[known]))
+    if (fewer := df[known] < d).any():
+        # Variances with the same tail probability at the largest df.
+        own, few = scale[known][fewer], df[known][fewer]
+        upper, lower = f.sf(x[fewer] / own, few, df_prior), f.cdf(x[fewer] / own, few, df_prior)
+        is_high = upper < lower
+        x[fewer] = own * np.where(is_high, f.isf(upper, d, df_prior), f.ppf(lower, d, df_prior))
+    logs = np.log(x)
+    if level is None:
+        trend = np.full(s2.size, trim_mean(logs, _ENDS[1]))
+    else:
+        trend = lowess(level[known], logs, _ROBUST_SPAN)(level)
+    rest = logs - trend[known]
+    inner = np.clip(rest, *np.quantile(rest, [_ENDS[0], 1 - _ENDS[1]]))
+    variance = inner.var(ddof=1)
+
+    def excess(share: float) -> float:
+        df_at = share / (1 - share) if share < 1 else np.inf
+        return float(np.log(variance / _moments_of_log_f(d, df_at)[1]))
+
+    if excess(1.0) <= 0:
+        df_prior = np.inf
+    elif np.isinf(df_prior):
+        return scale, np.full(s2.size, np.inf)
+    elif excess(low := df_prior / (1 + df_prior)) < 0:
+        share = brentq(excess, low, 1.0, xtol=1e-15, rtol=1e-14)
+        df_prior = share / (1 - share)
+    log_scale = trend + inner.mean() - _moments_of_log_f(d, df_prior)[0]
+    ratio = np.exp(logs - log_scale[known])
+    tail = _log_tail(ratio, d, df_prior)
+    # Tail probabilities that are smaller than ranks let expect.
+    is_usual = np.minimum(tail - np.log((n - rankdata(ratio) + 0.5) / n), 0)
+    usual, by_gene = np.exp(is_usual), np.full(s2.size, df_prior)
+    order = np.argsort(tail, kind="stable")
+    if np.isinf(df_prior):
+        own_df = np.where(is_usual < 0, usual * n * d, np.inf)[order]
+    else:
+        # An outlier has the df at which the largest ratio would be a median.
+        outlier = np.log(0.5) / tail.min() * df_prior
+        outlier *= np.log(0.5) / _log_tail(ratio.max(keepdims=True), d, outlier)[0]
+        own_df = (usual * df_prior - np.expm1(is_usual) * outlier)[order]
+        # No gene has fewer df than one that varies more: the first share a mean.
+        running = np.cumsum(own_df) / np.arange(1, n + 1)
+        own_df[: running.argmin() + 1] = running.min()
+    by_gene[np.flatnonzero(known)[order]] = np.maximum.accumulate(own_df)
+    return np.exp(log_scale), by_gene
+
+
+def _moments_of_log_f(df: float, df_prior: float) -> tuple[float, float]:
+    """Mean and variance of the logarithm of F with its ends drawn in, by Gauss's nodes."""
+    from scipy.stats import chi2, f
+
+    law = chi2(df, scale=1 / df) if np.isinf(df_prior) else f(df, df_prior)
+    ends = law.ppf([_ENDS[0], 1 - _ENDS[1]])
+    low, high = ends / (1 + ends)
+    nodes, weights = np.polynomial.legendre.leggauss(128)
+    nodes = low + (high - low) * (nodes + 1) / 2
+    at = nodes / (1 - nodes)
+    weights = np.r_[weights * (high - low) / 2 * law.pdf(at) / (1 - nodes) ** 2, _ENDS]
+    logs = np.log(np.r_[at, ends])
+    mean = (weights * logs).sum()
+    return float(mean), float((weights * (logs - mean) ** 2).sum())
+
+
+def _log_tail(ratio: Floats, df: float, df_prior: float) -> Floats:
+    """Logarithm of the upper tail of F, also where the tail itself would be zero."""
+    from scipy.special import betaln, hyp2f1
+    from scipy.stats import chi2, f
+
+    if np.isinf(df_prior):
+        return chi2.logsf(ratio * df, df)
+    with np.errstate(divide="ignore"):
+        out = f.logsf(ratio, df, df_prior)
+    far = out < -600
+    a, b, x = df_prior / 2, df / 2, df_prior / (df_prior + df * ratio[far])
+    out[far] = a * np.log(x) + b * np.log1p(-x) - np.log(a) - betaln(a, b)
+    out[far] += np.log(hyp2f1(a + b, 1, a + 1, x))
+    return out
 
 
 def _natural_curves(x: Floats, at: Floats) -> Floats:
@@ -242,10 +336,9 @@ def log_odds(t: Floats, unscaled: Floats, df_total: Floats, moderation: Moderati
     spread = _spread_of_effects(t, unscaled, df_total, float(np.median(moderation.s2_prior)))
     ratio = (unscaled**2 + spread) / unscaled**2
     squared = t**2
-    if moderation.df_prior > _INFINITE:
-        kernel = squared * (1 - 1 / ratio) / 2
-    else:
-        kernel = (1 + df_total) / 2 * np.log((squared + df_total) / (squared / ratio + df_total))
+    kernel = (1 + df_total) / 2 * np.log((squared + df_total) / (squared / ratio + df_total))
+    is_infinite = moderation.df_prior > _INFINITE
+    kernel[is_infinite] = (squared * (1 - 1 / ratio) / 2)[is_infinite]
     return np.log(_PROPORTION / (1 - _PROPORTION)) - np.log(ratio) / 2 + kernel
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from scatlas.pl._composition import composition as composition
     from scatlas.pl._density import umap_density as umap_density
     from scatlas.pl._doublets import doublet_scores as doublet_scores
+    from scatlas.pl._effects import dose_response as dose_response
     from scatlas.pl._effects import effect_strength as effect_strength
     from scatlas.pl._effects import volcano as volcano
     from scatlas.pl._expression import dotplot as dotplot

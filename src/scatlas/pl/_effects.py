@@ -22,15 +22,19 @@ from scatlas.pl._style import (
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from numpy.typing import NDArray
 
 _MAX_ROWS = 60  # of conditions
+_MAX_BESIDE = 12  # groups of two heat maps beside each other; of more, one is below the other
 _N_NAMED = 10  # genes of a volcano
 _FDR = 0.05
+_MAX_COMPOUNDS = 12
 
 
 @styled
-def effect_strength(n_genes: pd.DataFrame) -> Figure:
+def effect_strength(n_genes: pd.DataFrame, distances: pd.DataFrame | None = None) -> Figure:
     """Number of genes that each condition changes, strongest conditions first.
 
     Parameters
@@ -38,6 +42,9 @@ def effect_strength(n_genes: pd.DataFrame) -> Figure:
     n_genes
         Table [conditions x groups] of numbers of genes, NaN where there is no comparison. The 60
         strongest conditions are drawn, by the sum of their groups.
+    distances
+        The same of E-distances from the control (:func:`scatlas.tl.edistance`), for a second heat
+        map. Those below 0, where cells are no farther than by chance, are drawn as 0.
 
     Raises
     ------
@@ -48,32 +55,41 @@ def effect_strength(n_genes: pd.DataFrame) -> Figure:
         raise InputError("there is no condition to draw: give effects of at least one")
     order = np.argsort(-n_genes.sum(axis=1).to_numpy(), kind="stable")[:_MAX_ROWS]
     n_genes = n_genes.iloc[order]
-    values = n_genes.to_numpy(np.float64)
+    maps = [("genes changed", "genes (FDR below 5%)", 10.0, n_genes)]
+    if distances is not None and distances.notna().any(axis=None):
+        distances = distances.reindex_like(n_genes).clip(lower=0)
+        maps.append(("distance from the control", "E-distance", 1e-9, distances))
     rows, columns = (short_names(map(str, names), MAX_LETTERS) for names in n_genes.axes)
     wide = 0.07 * max(map(len, rows))
-    made = figure(1.6 + wide + max(1.6, 0.3 * len(columns)), 1.6 + 0.17 * len(rows))
-    ax = made.subplots()
+    one = 1.6 + max(1.6, 0.3 * len(columns))
+    high = 1.6 + 0.17 * len(rows)
+    shape = (1, len(maps)) if len(columns) <= _MAX_BESIDE else (len(maps), 1)
+    made = figure(wide + shape[1] * one, shape[0] * high)
+    axes = made.subplots(*shape, sharey=True, squeeze=False).ravel()
+    for ax, (title, label, least, table) in zip(axes, maps, strict=True):
+        _heat_map(made, ax, table.to_numpy(np.float64), least, label)
+        plate_ticks(ax, list(map(str, n_genes.columns)), slanted=len(columns) > 1)
+        ax.set_title(title)
+    axes[0].set_yticks(range(len(rows)), rows)
+    return made
+
+
+def _heat_map(made: Figure, ax: Axes, values: NDArray[np.float64], least: float, bar: str) -> None:
     ax.set_facecolor("#efefef")
-    top = max(10.0, float(np.nanmax(values, initial=0)))
+    top = max(least, float(np.nanmax(values, initial=0)))
     image = ax.imshow(
         values, cmap="Blues", norm=PowerNorm(0.5, 0, top), aspect="auto", interpolation="nearest"
     )  # fmt: skip
     if values.size <= 300:
         for (row, column), value in np.ndenumerate(values):
             if np.isfinite(value):
-                dark = value > 0.35 * top
-                ax.text(
-                    column, row, f"{value:.0f}", ha="center", va="center", size=7,
-                    color="white" if dark else "#333333",
-                )  # fmt: skip
-    ax.set_yticks(range(len(rows)), rows)
-    plate_ticks(ax, list(map(str, n_genes.columns)), slanted=len(columns) > 1)
+                text = f"{value:.0f}" if value >= 10 or value == int(value) else f"{value:.2g}"
+                colour = "white" if value > 0.35 * top else "#333333"
+                ax.text(column, row, text, ha="center", va="center", size=7, color=colour)
     ax.tick_params(length=0)
     ax.grid(visible=False)
     ax.spines[:].set_visible(False)
-    ax.set_title("genes changed")
-    made.colorbar(image, ax=ax, shrink=0.6, label="genes (FDR below 5%)")
-    return made
+    made.colorbar(image, ax=ax, shrink=0.6, label=bar)
 
 
 @styled
@@ -121,4 +137,58 @@ def volcano(table: pd.DataFrame, title: str = "") -> Figure:
     ax.set_ylabel("-log10 p")
     up, down = int((significant & (change > 0)).sum()), int((significant & (change < 0)).sum())
     ax.set_title(f"{title}: {up} up, {down} down" if title else f"{up} up, {down} down")
+    return made
+
+
+@styled
+def dose_response(table: pd.DataFrame, title: str = "") -> Figure:
+    """Strips of the genes that each compound changes most, by dose.
+
+    Parameters
+    ----------
+    table
+        A row for each compound, dose and gene: ``compound``, ``dose`` (text, in its order),
+        ``n_significant`` (genes that the dose changes), ``gene``, ``log2_fold_change``. The first
+        12 compounds are drawn.
+    title
+        Cells that are compared, such as a cell line.
+
+    Raises
+    ------
+    InputError
+        There is no compound.
+    """
+    if table.empty:
+        raise InputError("there is no dose to draw: give the effects of one compound or more")
+    compounds = list(table["compound"].drop_duplicates()[:_MAX_COMPOUNDS])
+    columns = min(3, len(compounds))
+    rows = -(-len(compounds) // columns)
+    made = figure(max(3.4, 2.7 * columns) + 0.8, 0.9 + 1.9 * rows)
+    axes = made.subplots(rows, columns, squeeze=False)
+    known = table["log2_fold_change"].abs()
+    top = max(1.0, float(np.nanquantile(known, 0.98)) if known.notna().any() else 1.0)
+    names = short_names(map(str, compounds), MAX_LETTERS)
+    for ax, compound, name in zip(axes.flat, compounds, names, strict=False):
+        own = table[table["compound"] == compound]
+        wide = own.pivot_table(
+            index="gene", columns="dose", values="log2_fold_change", sort=False, dropna=False
+        )
+        numbers = own.drop_duplicates("dose").set_index("dose")["n_significant"]
+        ax.set_facecolor("#efefef")
+        image = ax.imshow(
+            wide.to_numpy(np.float64), cmap="RdBu_r", vmin=-top, vmax=top, aspect="auto",
+            interpolation="nearest",
+        )  # fmt: skip
+        ticks = [f"{dose}\n{numbers[dose]:,} genes" for dose in wide]
+        ax.set_xticks(range(wide.shape[1]), ticks, size=6 if wide.shape[1] < 5 else 4)
+        ax.set_yticks(range(len(wide)), short_names(map(str, wide.index), 14), size=6)
+        ax.tick_params(length=0)
+        ax.grid(visible=False)
+        ax.spines[:].set_visible(False)
+        ax.set_title(name, fontsize=8)
+    for ax in axes.flat[len(compounds) :]:
+        ax.set_axis_off()
+    made.colorbar(image, ax=axes, shrink=0.6, label="log2 fold change to the control")
+    if title:
+        made.suptitle(title, fontsize=10)
     return made

@@ -9,10 +9,9 @@ import numpy as np
 from scatlas import blocks, columns, elements
 from scatlas._util.numbers import seed_number, whole_number
 from scatlas.errors import InputError
-from scatlas.get import aggregate_cells
 from scatlas.matrix.composition import compositions
-from scatlas.matrix.edistance import MIN_RELABELLINGS, edistances
-from scatlas.matrix.effects_groups import N_CELLS, label_samples
+from scatlas.matrix.edistance import MIN_RELABELLINGS, edistances, sum_cells
+from scatlas.matrix.effects_groups import label_samples
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,16 +102,14 @@ def edistance(
     x = elements.get_obsm(adata, obsm)
     if not x.shape[1]:
         raise InputError(f"obsm[{obsm!r}] has no components: name another array")
-    samples, sums = aggregate_cells(x, labels, [*labels], func=("sum", "var"), dof=0)
-    mean_squares = blocks.on_host(sums["var"]).sum(axis=1)
-    if (bad := ~np.isfinite(mean_squares)).any():
+    samples, sums, deviations = sum_cells(x, labels)
+    if (bad := ~np.isfinite(deviations)).any():
+        name = "_".join(samples.loc[bad, [*labels]].iloc[0])
         raise InputError(
-            f"obsm[{obsm!r}] has values that are not finite in {samples.index[bad][0]!r}: remove "
-            "those cells first"
+            f"obsm[{obsm!r}] has values that are not finite in {name!r}: remove those cells first"
         )
-    samples["n_cells"] = samples[N_CELLS]
     table = edistances(
-        *(samples, blocks.on_host(sums["sum"]), mean_squares * samples["n_cells"].to_numpy()),
+        *(samples, sums, deviations),
         control=str(control),
         within=[f"within {i}" for i in range(len(names))],
         **options,

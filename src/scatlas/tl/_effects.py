@@ -19,17 +19,17 @@ from scatlas.matrix.effects_groups import (
     drop_small,
     fit_groups,
     label_samples,
+    with_labels,
 )
 from scatlas.matrix.effects_scaling import SCALINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from anndata import AnnData
     from numpy.typing import NDArray
 
-    from scatlas.matrix.effects import Method
-    from scatlas.matrix.effects_groups import GroupEffects
+    from scatlas.matrix.effects import Effects, Method
     from scatlas.matrix.effects_scaling import Scaling
 
 _LAYER = "sum"  # as sa.get.aggregate names it
@@ -46,6 +46,7 @@ def effects(
     block: str | None = None,
     method: Method = "voom",
     scaling: Scaling = "tmm",
+    robust: bool = False,
     min_cells: int = 10,
     min_count: float = 10.0,
     min_total_count: float = 15.0,
@@ -81,6 +82,9 @@ def effects(
         size and many counts, as others give too small p-values.
     scaling
         Factors of the library sizes: ``"tmm"``, ``"upper_quartile"`` or ``"none"``.
+    robust
+        Genes that vary far more than others, as markers of sex or contamination do, borrow less
+        from the others and do not change what these borrow.
     min_cells
         Pseudobulks of fewer cells are left out, if ``obs`` has ``n_obs_aggregated`` or cells are
         summed.
@@ -101,8 +105,9 @@ def effects(
         Moderated t; :func:`scatlas.get.effects` derives p-values and false discovery rates.
     ``obs``
         The columns of `within` and `condition`, ``n_replicates``, ``n_controls`` (those in its
-        blocks), ``n_cells``, ``df_residual``, ``df_prior``, ``n_genes`` that were tested and
-        ``n_significant``, at a false discovery rate of 0.05, and ``model``, the column of varm.
+        blocks), ``n_cells``, ``df_residual``, ``df_prior`` (with `robust`, that of most genes),
+        ``n_genes`` that were tested and ``n_significant``, at a false discovery rate of 0.05, and
+        ``model``, the column of varm.
     ``varm['mean_expression']``, ``varm['df']``, float64 ``[n_genes, n_models]``
         Mean log2 counts per million; degrees of freedom that p-values rest on.
     ``uns['effects']``
@@ -117,8 +122,9 @@ def effects(
 
     References
     ----------
-    Law et al. 2014 (voom), Smyth 2004 (moderated t), Robinson and Oshlack 2010 (TMM). Contrasts are
-    fitted exactly, where limma's ``contrasts.fit`` is not with weights; ``docs/differences.md``.
+    Law et al. 2014 (voom), Smyth 2004 (moderated t), Phipson et al. 2016 (`robust`), Robinson and
+    Oshlack 2010 (TMM). Contrasts are fitted exactly, where limma's ``contrasts.fit`` is not with
+    weights; ``docs/differences.md``.
     """
     _check_options(adata.var_names, method, scaling, min_count, min_total_count)
     within = [] if within is None else list(dict.fromkeys(columns.as_names(within, "within")))
@@ -134,15 +140,17 @@ def effects(
     counts, samples = _pseudobulks(adata, table, replicate is not None, layer)
     samples, few = drop_small(samples, whole_number(min_cells, "min_cells"))
     options: dict[str, Any] = {"method": method, "scaling": scaling, "control": str(control)}
+    options["robust"] = bool(robust)
     options |= {"min_count": float(min_count), "min_total_count": float(min_total_count)}
-    models = [*fit_groups(samples, counts.__getitem__, adata.var_names, few, **options)]
-    if not models:
+    fits = fit_groups(samples, counts.__getitem__, adata.var_names, few, **options)
+    found = _as_anndata(fits, adata.var_names, within, condition)
+    left_out = pd.DataFrame(few, columns=[*within, "condition", "sample", "reason"], dtype=object)
+    if found is None:
         raise InputError(
             f"no value of {', '.join(within)} has effects of {condition}; the last: {few[-1][-1]}"
         )
-    left_out = pd.DataFrame(few, columns=[*within, "condition", "sample", "reason"], dtype=object)
-    uns = {**options, **given, "left_out": left_out}
-    return _as_anndata(models, adata.var_names, within, condition, uns)
+    found.uns["effects"] = {**options, **given, "left_out": left_out, **found.uns["effects"]}
+    return found
 
 
 def _check_options(
@@ -181,31 +189,38 @@ def _pseudobulks(
 
 
 def _as_anndata(
-    models: Sequence[GroupEffects],
+    fits: Iterator[tuple[tuple[str, ...], Effects]],
     genes: pd.Index,
     within: Sequence[str],
     condition: str,
-    uns: dict[str, Any],
-) -> AnnData:
+) -> AnnData | None:
+    """Effects of all groups, with a table of the samples; None if there are none."""
     from anndata import AnnData
 
-    shape = sum(len(model.conditions) for model in models), genes.size
-    x, t = np.full(shape, np.nan, np.float32), np.full(shape, np.nan, np.float32)
-    mean, df = np.full((2, genes.size, len(models)), np.nan)
-    obs, samples, first = [], [], 0
-    for i, model in enumerate(models):
-        at = genes.get_indexer(model.genes.index)
-        rows = slice(first, first := first + len(model.conditions))
-        x[rows, at], t[rows, at] = model.log2_fold_change, model.t
-        mean[at, i], df[at, i] = model.genes["mean_expression"], model.genes["df"]
-        obs.append(model.table(within, condition).assign(model=i))
-        samples.append(model.samples.assign(**dict(zip(within, model.key, strict=True))))
-    table = as_obs(pd.concat(obs), [*within, condition])
+    obs, samples, parts = [], [], []
+    for i, (key, found) in enumerate(fits):
+        change, t = found.to_memory()
+        group = dict(zip(within, key, strict=True))
+        table = found.summary(found.n_genes(t))
+        obs.append(with_labels(table, group, condition).assign(model=i))
+        samples.append(found.samples.assign(**group))
+        parts.append((found.genes, change, t))
+        del found  # and its counts
+    if not parts:
+        return None
+    n_rows, first = sum(map(len, obs)), 0
+    x, t = np.full((2, n_rows, genes.size), np.nan, np.float32)
+    mean, df = np.full((2, genes.size, len(parts)), np.nan)
+    for i, (table, own_change, own_t) in enumerate(parts):
+        at = genes.get_indexer(table.index)
+        rows = slice(first, first := first + len(own_t))
+        x[rows, at], t[rows, at] = own_change, own_t
+        mean[at, i], df[at, i] = table["mean_expression"], table["df"]
     return AnnData(
         x,
-        obs=table,
+        obs=as_obs(pd.concat(obs), [*within, condition]),
         var=pd.DataFrame(index=genes),
         layers={"t": t},
         varm={"mean_expression": mean, "df": df},
-        uns={"effects": {**uns, "samples": pd.concat(samples)}},
+        uns={"effects": {"samples": pd.concat(samples)}},
     )

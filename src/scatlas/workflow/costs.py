@@ -29,8 +29,11 @@ MERGED_OBS_SHARE = 0.1
 DOUBLETS_MB_PER_CELL, DOUBLETS_MB = 0.35e-3, 500
 # Sums of 60,000 genes, 8 bytes each, with one group per 1,000 cells.
 PSEUDOBULK_MB_PER_CELL = 0.5e-3
-# Effects of 20,000 conditions on 20,000 genes, or 1,400 on 60,000: counts and two results.
-EFFECTS_MB = 5_000
+# Effects of 20,000 conditions on 20,000 genes, or 1,400 on 60,000: counts, 8 bytes each if a plate
+# lacks genes (bench/results/effects-2026-11-29.txt: 2 GB with 4 bytes).
+EFFECTS_MB = 4_000
+# 2**18 cells with 50 components in fp64 at a time, and the sums of 100,000 replicates.
+COMPARED_MB = 600
 # Sums of 100 groups of 60,000 genes, with the sums of one plate, moments and scores: 5 arrays each.
 MARKERS_MB = 100 * 60_000 * 20 * 8e-6
 # Cells placed on a map at a time, with their neighbours; cells mapped at a time, and on a GPU.
@@ -226,6 +229,10 @@ _SAMPLE = RuleCost(
     extra_mb=lambda job: job.of.sample_mb,
     gpu_mb=lambda job: job.of.gpu_sample_mb,
 )
+# Columns and components of cells, a block at a time; sums of replicates.
+_COMPARED = RuleCost(
+    Cost(1, us_per_cell=2.5), threads=2, serial=True, blocks=False, extra_mb=lambda _: COMPARED_MB
+)
 _ON_GPU = replace(_SAMPLE, gpus="one")
 _NEW_PLATES = RuleCost(extra_mb=lambda job: job.of.reference_mb)
 
@@ -262,9 +269,11 @@ COSTS = {
     "pseudobulk": RuleCost(  # as hvg
         Cost(0.2, 4.9), extra_mb=lambda job: PSEUDOBULK_MB_PER_CELL * job.size.cells
     ),
-    "effects": RuleCost(  # counts, effects and t of one group of cells
+    "effects": RuleCost(  # counts of one group of cells
         Cost(5), plate_s=PLATE_S, threads=4, extra_mb=lambda _: EFFECTS_MB
     ),
+    "edistance": _COMPARED,
+    "composition": _COMPARED,
     # As the tables of qc_filter and normalize.
     "cell_groups": RuleCost(Cost(0.3, us_per_cell=0.7), threads=1, table=_MERGED.table),
     "labels": RuleCost(Cost(0.3, us_per_cell=0.7), threads=1, table=_MERGED.table),

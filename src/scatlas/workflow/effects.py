@@ -11,13 +11,20 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+import zarr
 from anndata.io import read_elem, sparse_dataset
-from scipy.sparse import csr_matrix
 
 from scatlas.errors import InputError
 from scatlas.io import open_tables
 from scatlas.io.files.hdf5_writing import write_element
-from scatlas.matrix.effects_groups import N_CELLS, as_obs, drop_small, fit_groups, label_samples
+from scatlas.matrix.effects_groups import (
+    N_CELLS,
+    as_obs,
+    drop_small,
+    fit_groups,
+    label_samples,
+    with_labels,
+)
 from scatlas.matrix.effects_moderation import false_discovery_rates, t_pvalues
 
 if TYPE_CHECKING:
@@ -27,16 +34,16 @@ if TYPE_CHECKING:
     import h5py
     from numpy.typing import NDArray
 
-    from scatlas.matrix.effects_groups import GroupEffects
+    from scatlas.matrix.effects import Effects
     from scatlas.workflow.config.sections import Effects as Options
 
-# Rows of a Parquet file that are made at once, and bytes of a chunk of the h5ad.
-_ROWS, _CHUNK_BYTES = 2**21, 2**20
+# Values that are read and written at once, and bytes of a chunk of the h5ad.
+_AT_ONCE, _CHUNK_BYTES = 2**21, 2**20
 
 
 @dataclass(frozen=True)
 class Sums:
-    """Merged sums of the replicates of all plates, in an open h5ad."""
+    """Merged sums of the replicates of all plates, on disk."""
 
     counts: Any  # [n_rows, n_genes], CSR on disk
     genes: pd.Index
@@ -47,8 +54,9 @@ class Sums:
     left_out: list[tuple[str, ...]]
 
     @classmethod
-    def read(cls, file: h5py.File, stores: Mapping[str, Path], wanted: Options) -> Sums:
+    def read(cls, merged: Path, stores: Mapping[str, Path], wanted: Options) -> Sums:
         """Read the labels of the sums; those of few cells are left out."""
+        file = zarr.open_group(merged, mode="r")
         obs, genes = read_elem(file["obs"]), read_elem(file["var"]).index
         lacks = {}
         for plate, store in stores.items():
@@ -66,9 +74,9 @@ class Sums:
         plates = obs["plate"].to_numpy(object)
         return cls(sparse_dataset(file["X"]), genes, samples, numbers, plates, lacks, few)
 
-    def effects(self, wanted: Options) -> Iterator[GroupEffects]:
+    def effects(self, wanted: Options) -> Iterator[tuple[tuple[str, ...], Effects]]:
         """Effects of each group; what has none is added to ``left_out``."""
-        options = {"method": wanted.method, "control": wanted.control}
+        options = {"method": wanted.method, "control": wanted.control, "robust": wanted.robust}
         return fit_groups(self.samples, self.counts_of, self.genes, self.left_out, **options)
 
     def counts_of(self, samples: NDArray[Any]) -> NDArray[Any]:
@@ -77,12 +85,18 @@ class Sums:
         order[samples] = np.arange(samples.size)
         of_rows = np.where(self.numbers >= 0, order[self.numbers], -1)
         rows = np.flatnonzero(of_rows >= 0)
-        places = of_rows[rows], np.arange(rows.size)
-        adds = csr_matrix((np.ones(rows.size, np.int64), places), (samples.size, rows.size))
-        part = adds @ self.counts[rows]
         some_lack = any(missing.any() for missing in self.lacks.values())
-        fits = not part.nnz or part.data.max() < np.iinfo(np.int32).max
-        counts = part.astype(np.int32 if fits and not some_lack else np.float64).toarray()
+        counts = np.zeros((samples.size, self.genes.size), np.float64 if some_lack else np.int32)
+        highest = np.iinfo(np.int32).max // len(self.lacks)  # a sample has a row on each plate
+        step = max(1, _AT_ONCE // max(1, self.genes.size))
+        for run in np.split(rows, np.flatnonzero(np.diff(rows) > step) + 1):
+            for first in range(run[0], run[-1] + 1, step):
+                part = self.counts[first : min(first + step, run[-1] + 1)]
+                if counts.dtype == np.int32 and part.nnz and part.data.max() > highest:
+                    counts = counts.astype(np.float64)
+                for to, row in zip(of_rows[first:], part.toarray(), strict=False):
+                    if to >= 0:
+                        np.add(counts[to], row, out=counts[to], casting="unsafe")
         for row in rows if some_lack else ():
             counts[of_rows[row], self.lacks[self.plates[row]]] = np.nan
         return counts
@@ -109,26 +123,35 @@ class EffectsWriter:
                 fillvalue=np.nan,
             ).attrs.update({"encoding-type": "array", "encoding-version": "0.2.0"})
 
-    def append(self, found: GroupEffects) -> None:
-        """Write the effects of one value of the columns of ``within``."""
-        group = dict(zip(self.wanted.within, found.key, strict=True))
-        table = found.table(self.wanted.within, self.wanted.condition)
+    def append(self, key: tuple[str, ...], found: Effects, work: Path) -> None:
+        """Write the effects of one value of the columns of ``within``; ``work`` is for a file."""
+        group = dict(zip(self.wanted.within, key, strict=True))
         at = self.genes.get_indexer(found.genes.index)
-        for name, values in (("X", found.log2_fold_change), ("layers/t", found.t)):
-            dataset = self.file[name]
-            first, step = len(dataset), dataset.chunks[0]
-            dataset.resize(first + len(values), axis=0)
-            for lo in range(0, len(values), step):
-                part = values[lo : lo + step]
-                whole = np.full((len(part), self.genes.size), np.nan, np.float32)
-                whole[:, at] = part
-                dataset[first + lo : first + lo + len(part)] = whole
+        first, numbers, to_parquet = sum(map(len, self.obs)), [], None
+        for dataset in (self.file["X"], self.file["layers/t"]):
+            dataset.resize(first + len(found.conditions), axis=0)
+        try:
+            for rows, change, t in found.by_rows(work, max(1, _AT_ONCE // at.size)):
+                here = slice(first + rows.start, first + rows.stop)
+                for name, values in (("X", change), ("layers/t", t)):
+                    whole = np.full((len(values), self.genes.size), np.nan, np.float32)
+                    whole[:, at] = values
+                    self.file[name][here] = whole
+                part = self._long(group, found, rows, change, t)
+                to_parquet = to_parquet or self._parquet(group, part.schema)
+                to_parquet.write_table(part)
+                numbers.append(found.n_genes(t))
+        finally:
+            if to_parquet:
+                to_parquet.close()
+        table = with_labels(found.summary(pd.concat(numbers)), group, self.wanted.condition)
         self._of_genes.append(found.genes[["mean_expression", "df"]])
-        self._write_parquet(group, table, found)
         self.obs.append(table.assign(model=len(self.obs)))
         self.samples.append(found.samples.assign(**group))
 
-    def finish(self, left_out: list[tuple[str, ...]]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    def finish(
+        self, left_out: list[tuple[str, ...]], distances: pd.DataFrame
+    ) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Write the tables of the h5ad; return those of the conditions, and of what has none."""
         labels = [*self.wanted.within, self.wanted.condition]
         if not self.obs:
@@ -137,7 +160,7 @@ class EffectsWriter:
                 f"effects: {self.wanted.condition} has no effects ({reason}): name another "
                 "condition, replicate or block"
             )
-        table = pd.concat(self.obs)
+        table = pd.concat(self.obs).join(distances, on=labels)
         obs = as_obs(table, labels)
         left = pd.DataFrame(left_out, columns=[*labels, "sample", "reason"], dtype=object)
         self.file.attrs.update({"encoding-type": "anndata", "encoding-version": "0.1.0"})
@@ -151,63 +174,54 @@ class EffectsWriter:
         }
         write_element(self.file, "varm", of_genes)
         samples = pd.concat(self.samples).astype(dict.fromkeys(self.wanted.within, str))
-        names = ("method", "control", "condition", *(["block"] if self.wanted.block else []))
+        names = ["method", "control", "condition", "robust"]
+        names += ["block"] if self.wanted.block else []
         options = {name: getattr(self.wanted, name) for name in names}
         uns = {**options, "samples": samples, "left_out": left}
         write_element(self.file, "uns", {"effects": uns})
         return table.drop(columns="model"), left
 
-    def _write_parquet(
-        self, group: Mapping[str, str], table: pd.DataFrame, found: GroupEffects
-    ) -> None:
+    def _parquet(self, group: Mapping[str, str], schema: pa.Schema) -> pq.ParquetWriter:
         name = re.sub(r"[^A-Za-z0-9._-]", "_", "_".join(group.values())) or "all"
         path = self.folder / f"{name}.parquet"
         if path.exists():
             path = self.folder / f"{name}-{len(self.obs)}.parquet"
-        labels = {**group, self.wanted.condition: ""}
-        df = found.genes["df"].to_numpy()
-        step = max(1, _ROWS // max(1, len(df)))
-        writer = None
-        for lo in range(0, len(table), step):
-            part = _long(
-                table.iloc[lo : lo + step], found, slice(lo, lo + step), df, self.wanted.p_values
-            )
-            columns = {
-                label: pa.DictionaryArray.from_arrays(
-                    pa.array(part["row"] if not value else np.zeros(part["row"].size, np.int32)),
-                    pa.array([value] if value else table[self.wanted.condition].tolist()),
-                )
-                for label, value in labels.items()
-            }
-            genes = pa.array(found.genes.index.astype(str))
-            columns["gene"] = pa.DictionaryArray.from_arrays(pa.array(part.pop("gene")), genes)
-            part.pop("row")
-            block = pa.table({**columns, **part})
-            writer = writer or pq.ParquetWriter(path, block.schema, compression="zstd")
-            writer.write_table(block)
-        if writer:
-            writer.close()
+        return pq.ParquetWriter(path, schema, compression="zstd")
+
+    def _long(
+        self, group: Mapping[str, str], found: Effects, rows: slice, change: Any, t: Any
+    ) -> pa.Table:
+        """Some conditions with a row for each gene that has a value, in the order of the genes."""
+        row, gene = np.nonzero(np.isfinite(t))
+        own, n = t[row, gene], row.size
+        numbers = {
+            "log2_fold_change": change[row, gene],
+            "t": own,
+            "mean_expression": found.genes["mean_expression"].to_numpy(np.float32)[gene],
+        }
+        if self.wanted.p_values:
+            p = t_pvalues(own, found.genes["df"].to_numpy()[gene])
+            ends = np.searchsorted(row, np.arange(len(t) + 1))
+            fdr = [false_discovery_rates(p[lo:hi]) for lo, hi in pairwise(ends)]
+            with np.errstate(invalid="ignore"):
+                numbers["standard_error"] = numbers["log2_fold_change"] / own
+            numbers |= {"p_value": p, "fdr": np.concatenate(fdr)}
+        columns = {name: (np.zeros(n, np.int32), [label]) for name, label in group.items()}
+        conditions = found.conditions.index.astype(str).tolist()
+        columns[self.wanted.condition] = (row + rows.start).astype(np.int32), conditions
+        columns["gene"] = gene.astype(np.int32), found.genes.index.astype(str).tolist()
+        texts = {
+            name: pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(labels))
+            for name, (codes, labels) in columns.items()
+        }
+        return pa.table({**texts, **numbers})
 
 
-def _long(
-    table: pd.DataFrame, found: GroupEffects, rows: slice, df: NDArray[Any], p_values: bool
-) -> dict[str, NDArray[Any]]:
-    """Columns of some conditions: a row for each gene with a value, in the order of the genes."""
-    change, t = found.log2_fold_change[rows], found.t[rows]
-    row, gene = np.nonzero(np.isfinite(t))
-    own = t[row, gene]
-    part: dict[str, NDArray[Any]] = {
-        "row": (row + (rows.start or 0)).astype(np.int32),
-        "gene": gene.astype(np.int32),
-        "log2_fold_change": change[row, gene],
-        "t": own,
-        "mean_expression": found.genes["mean_expression"].to_numpy(np.float32)[gene],
-    }
-    if p_values:
-        p = t_pvalues(own.astype(np.float64), df[gene])
-        ends = np.searchsorted(row, np.arange(len(table) + 1))
-        fdr = [false_discovery_rates(p[lo:hi]) for lo, hi in pairwise(ends)]
-        with np.errstate(invalid="ignore"):
-            part["standard_error"] = part["log2_fold_change"] / own
-        part |= {"p_value": p, "fdr": np.concatenate(fdr)}
-    return part
+def read_distances(path: Path, wanted: Options) -> pd.DataFrame:
+    """E-distances and their p-values, by the labels of the conditions."""
+    labels = [*wanted.within, wanted.condition]
+    values = {"edistance": "edistance", "p_value": "edistance_p_value"}
+    types = dict.fromkeys(labels, str) | dict.fromkeys(values, float)
+    gaps: dict[str, Any] = {"keep_default_na": False, "na_values": dict.fromkeys(values, "")}
+    table = pd.read_csv(path, sep="\t", dtype=types, usecols=[*types], **gaps)
+    return table.rename(columns=values).set_index(labels)

@@ -10,6 +10,7 @@ const { cellsTsv, escapeXml, fileName, legendSvg } = await PAGE("export");
 const { legendRows } = await PAGE("legend");
 const { spreadOrder } = await PAGE("layers");
 const { Atlas, NO_CODE } = await PAGE("atlas");
+const { Effects } = await PAGE("effects");
 
 const HOSTILE = "<img src=x onerror='1'>\"&:,=";
 const META = {
@@ -124,6 +125,23 @@ test("a legend shows levels with cells that match", () => {
   const levels = ["apple", "Banana", "cherry", "none"];
   assert.deepEqual(legendRows(levels, [1, 5, 3, 0], "", true), [1, 2, 0]);
   assert.deepEqual(legendRows(levels, [1, 5, 3, 0], "AN", false), [1]);
+});
+
+test("effects have doses in their order, and genes with their signs", () => {
+  const meta = {
+    rows: ["b 5 uM", "other", "b 0.5 uM", HOSTILE], groups: ["x", "y"], shown: [1], steps: [200, 100],
+    doses: [["b", 5, "5 uM"], null, ["b", 0.5, "0.5 uM"], ["c", 1, "1 uM"]],
+  };
+  const effects = new Effects(meta, Float64Array.of(0, 8, 1, 2, 3, 4, 5, 6), ["A", "B"]);
+  assert.deepEqual([effects.number(0, 0), effects.number(0, 1), effects.top], [-1, 7, 7]);
+  assert.deepEqual([0, 1, 3].map((row) => effects.dosesOf(row)), [[2, 0], [], []]);
+  assert.deepEqual(effects.find("UM"), [0, 2]);
+  assert.deepEqual(effects.cellOf(JSON.stringify([HOSTILE, "y"])), [3, 1]);
+  for (const text of ["[", "3", '["none", "x"]', null]) assert.equal(effects.cellOf(text), null);
+  const { genes, step } = effects.genesOf(Float64Array.of(1, 9, 1, 0, 401, 20, 350, 7));
+  assert.equal(step, 9);
+  assert.deepEqual(genes[0], { name: "B", fold: -1, height: 3.5, isSignificant: true });
+  assert.deepEqual(genes[1], { name: "A", fold: 0.05, height: 0.035 * 2, isSignificant: false });
 });
 
 test("any first part of the drawing order is spread over all points", () => {

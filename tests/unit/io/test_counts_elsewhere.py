@@ -19,7 +19,7 @@ from scatlas.io.tables.cell_names import SharedCells
 from scatlas.workflow.command_line.check import (
     AskedColumns,
     AskedGenes,
-    Controls,
+    ComparedSamples,
     _problems_of_plates,
 )
 from scatlas.workflow.command_line.plate_facts import read_facts
@@ -122,7 +122,7 @@ def test_a_file_without_x_cells_or_genes_is_told_so(tmp_path: Path, shape, said,
     with pytest.raises(InputError, match=said):
         read_facts("p", str(path))
     plate = Plate(plate="p", path=str(path), counts=counts_in)
-    asked = AskedColumns(Config()), AskedGenes(Config()), Controls(Config())
+    asked = AskedColumns(Config()), AskedGenes(Config()), ComparedSamples(Config())
     (problem,) = _problems_of_plates(Config(), [plate], SharedCells(), *asked)
     is_there = counts_in == "X" and shape is not None
     expected = said if is_there else f"{counts_in} of plate 'p' is missing: give a file"

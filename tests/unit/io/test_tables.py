@@ -668,14 +668,14 @@ def test_memory_does_not_grow_with_the_rows(tmp_path):
         rng,
         plate=1,
         line=rng.integers(0, 50, n),
-        drug=rng.integers(0, 96, n),
+        well=rng.integers(0, 96, n),
         phase=rng.choice(3, n),
         full=rng.random(n) < 0.95,
         total=total,
         n_genes=total // 2,
         mt_total=total // 20,
         n_lines=50,
-        n_drugs=96,
+        n_drugs=94,
     )
     assert obs.shape[1] == 16
     grown = {}

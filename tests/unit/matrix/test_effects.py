@@ -101,12 +101,46 @@ def test_no_bit_depends_on_blocks_of_genes_or_threads(method, missing, monkeypat
         for module in (fx, effects_model):
             monkeypatch.setattr(module, "ROWS_AT_ONCE", 1 + size % 7)
         with use_threads(threads):
-            found = fit(counts, SCREEN, PLATES, method=method)
+            found = fit(counts, SCREEN, PLATES, method=method, robust=missing)
             arrays = [*found.to_memory(dtype=np.float64), found.genes.to_numpy()]
             arrays += [*found.model.f_statistics()]
         wanted = arrays if wanted is None else wanted
         for own, other in zip(arrays, wanted, strict=True):
             np.testing.assert_array_equal(own, other)
+
+
+def test_results_by_conditions_are_those_by_genes(tmp_path, monkeypatch):
+    counts, _ = draw(np.random.default_rng(8), SCREEN, PLATES, n_genes=60)
+    counts = counts.astype(float)
+    counts[PLATES == 1, 7:20] = np.nan
+    monkeypatch.setattr(effects_model, "BLOCK_VALUES", 90)
+    found = fit(counts, SCREEN, PLATES)
+    change, t = found.to_memory()
+    for n in (1, 2, 100):
+        passed = 0
+        for rows, *own in found.by_rows(tmp_path, n):
+            assert (rows.start, rows.stop) == (passed, passed := min(passed + n, len(t)))
+            np.testing.assert_array_equal(own, [change[rows], t[rows]])
+        assert passed == len(t)
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("n_plates", [1, 2])
+def test_robust_priors_are_not_changed_by_a_few_wild_genes(n_plates):
+    """Their own variances are believed, the df of the others are as without them."""
+    conditions, plates = SCREEN, PLATES * (n_plates - 1)
+    counts, _ = draw(np.random.default_rng(9), conditions, plates, spread=0.1, levels=7)
+    wild = counts.copy()
+    wild[:, :8] = wild[:, :8] * np.exp(np.random.default_rng(0).normal(0, 2, (12, 8)))
+    calm = fit(counts[:, 8:], conditions, plates, robust=True)
+    plain, robust = (fit(wild, conditions, plates, robust=r) for r in (False, True))
+    df, s2 = (robust.genes[name].to_numpy() for name in ("df", "s2"))
+    most = calm.genes["df"].max()
+    assert abs(df[8:].max() / most - 1) < 0.2
+    assert plain.genes["df"].max() < 0.7 * most
+    assert (df[:8] < df[8:].max() / 2).mean() > 0.8
+    believed = robust.genes["s2_post"].to_numpy()[:8] / s2[:8]
+    assert (believed[df[:8] < df[8:].max() / 2] > 0.5).all()
 
 
 def test_integers_and_floats_have_the_same_bits():

@@ -644,6 +644,16 @@ def test_effects_show_the_strongest_conditions_and_their_genes(tmp_path) -> None
     pl.save(figure, tmp_path / "strength.png")
     height, width = mpl.image.imread(tmp_path / "strength.png").shape[:2]
     assert max(height, width) <= 3000
+    for columns, beside in ((50, False), (3, True)):
+        few = genes.iloc[:, :columns]
+        distances = (few / 100 - 0.2).drop(index=names[3])
+        first, second = pl.effect_strength(few, distances).axes[:2]
+        assert (first.get_position().y0 == second.get_position().y0) == beside
+        drawn = second.images[0].get_array()
+        assert drawn.shape == first.images[0].get_array().shape == (60, columns)
+        assert drawn.min() == 0, "nearer than by chance"
+        assert np.ma.getmaskarray(drawn).sum() or np.isnan(drawn).any()
+    assert len(pl.effect_strength(few, distances * np.nan).axes) == 2, "one map and its bar"
 
     p = np.array([1e-30, 1e-31, 0.0, 0.5, 1e-9])
     table = pd.DataFrame(
@@ -657,6 +667,16 @@ def test_effects_show_the_strongest_conditions_and_their_genes(tmp_path) -> None
     ax = pl.volcano(table, "drug").axes[0]
     assert ax.get_title(loc="left") == "drug: 2 up, 2 down"
     assert {text.get_text() for text in ax.texts} == {"C", "B", "E"}, "A would lie on B"
-    for draw in (pl.effect_strength, pl.volcano):
+    doses = [
+        (f"drug {i}", f"{d} uM", i, g, i - 9.0 * d) for i in range(14) for d in (1, 2) for g in "AB"
+    ]
+    names = ["compound", "dose", "n_significant", "gene", "log2_fold_change"]
+    strips = pd.DataFrame(doses, columns=names).replace(-9.0, np.nan)
+    figure = pl.dose_response(strips, "line 1")
+    drawn = [ax for ax in figure.axes if ax.images and ax.get_title(loc="left")]
+    assert [ax.get_title(loc="left") for ax in drawn] == [f"drug {i}" for i in range(12)]
+    assert drawn[3].get_xticklabels()[1].get_text() == "2 uM\n3 genes"
+    assert drawn[3].images[0].get_array().tolist() == [[-6.0, -15.0]] * 2
+    for draw in (pl.effect_strength, pl.volcano, pl.dose_response):
         with pytest.raises(InputError, match="to draw"):
             draw(table.iloc[:0])

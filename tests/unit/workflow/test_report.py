@@ -471,7 +471,8 @@ def test_captions_are_sound_for_snakemake_too(path: Path) -> None:
     shown |= {*FIGURES, *MANY, *TABLES, *OPTIONAL, *MARKERS}
     shown |= {"annotation", "annotation_agreement", "annotation_by_plate", "annotation_genes"}
     shown |= {"unknown_shares", "type_genes", "effect_strength", "volcano"}
-    shown |= {"effects", "effects_left_out", "strongest_effects"}
+    shown |= {"effects", "effects_left_out", "strongest_effects", "composition", "share_changes"}
+    shown |= {"dose_response"}
     assert path.stem in shown
     strict = {"halt_level": 2, "report_level": 5}
     for n_plates in (1, 31):

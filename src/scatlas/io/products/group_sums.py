@@ -50,9 +50,9 @@ def merge_sums(
         AnnData Zarr stores by plate, X as CSR and obs with one row per group; the result has the
         same order.
     out
-        h5ad file to write. :func:`scatlas.io.concat_on_disk` merges obs and var: obs gets the
-        column ``plate`` and those of `labels`, and a name that occurs on several plates gets the
-        suffix ``-{plate}``.
+        h5ad file to write, or a Zarr store, if it ends with ``.zarr``.
+        :func:`scatlas.io.concat_on_disk` merges obs and var: obs gets the column ``plate`` and
+        those of `labels`, and a name that occurs on several plates gets the suffix ``-{plate}``.
     labels
         As for :func:`scatlas.io.concat_on_disk`.
     genes
@@ -75,12 +75,14 @@ def merge_sums(
     with work_folder(out) as work:
         if genes != "same":
             stores = _with_common_genes(stores, work, genes, block_budget)
-        merged = work / "merged.zarr"
+        is_zarr = out.suffix == ".zarr"
+        merged = out if is_zarr else work / "merged.zarr"
         facts = concat_on_disk(
             stores, merged, labels=labels, genes=genes, block_budget=block_budget
         )
-        with atomic_path(out) as path:
-            _to_h5ad(merged, path, index_dtype(facts["n_values"]), block_budget)
+        if not is_zarr:
+            with atomic_path(out) as path:
+                _to_h5ad(merged, path, index_dtype(facts["n_values"]), block_budget)
     return {
         "n_groups": facts["n_cells"],
         "n_genes": facts["n_genes"],

@@ -16,6 +16,7 @@ from scatlas.io.matrices.source import COUNTS, EXPECTED, Wanted
 from scatlas.io.products.load_statistics import HOW_TO_ROUND
 from scatlas.io.tables.cell_names import SharedCells
 from scatlas.workflow.command_line import DONE, PROBLEM, Problem, say, say_json
+from scatlas.workflow.command_line.compared import ComparedSamples
 from scatlas.workflow.command_line.run import plan
 from scatlas.workflow.config.loading import read_project
 from scatlas.workflow.config.plate_sheet import DEMO_FOLDER, WRITTEN_COLUMNS
@@ -115,8 +116,8 @@ def check(config_file: Path, *, as_json: bool = False) -> int:
     named, not_used, bad_table = columns_of_labels(config)
     named += config.annotate.columns if config.annotate else []
     cells, columns, genes = SharedCells(), AskedColumns(config, named), AskedGenes(config)
-    controls = Controls(config)
-    problems = list(_problems_of_plates(config, plates, cells, columns, genes, controls))
+    compared = ComparedSamples(config)
+    problems = list(_problems_of_plates(config, plates, cells, columns, genes, compared))
     errors, left_out = ([], problems) if config.plates.skips else (problems, [])
     good = [plate for plate in plates if plate.plate not in {bad.plate for bad in problems}]
     errors += [*bad_table, *_problems_of_types(config, good, columns)]
@@ -125,8 +126,9 @@ def check(config_file: Path, *, as_json: bool = False) -> int:
     # A picture or score without its column is left out; other steps would end.
     notices = [text for text, key in said.items() if key in _LEFT_OUT]
     errors += [Problem(text) for text, key in said.items() if key not in _LEFT_OUT]
-    errors += controls.problems(len(plates))
-    notices += _doubtful_values(config) + not_used + controls.notices()
+    not_compared, doubts = compared.sentences(n_opened)
+    errors += not_compared
+    notices += _doubtful_values(config) + not_used + doubts
     n_steps, edited = None, []
     try:
         edited = edited_results(Path(config.folder))
@@ -338,55 +340,6 @@ class AskedColumns:
             yield text, key
 
 
-class Controls:
-    """Whether plates have cells of the control that effects names."""
-
-    def __init__(self, config: Config) -> None:
-        self._wanted = None if config.atlas else config.effects
-        self._names: set[str] = set()
-        self._with, self._without = 0, list[str]()
-
-    def add(self, plate: Plate, obs: Table) -> None:
-        """Look for the control among a plate's conditions; those of labels are known later."""
-        wanted = self._wanted
-        if wanted is None or not (
-            wanted.condition in obs.columns or plate.labels.get(wanted.condition)
-        ):
-            return
-        names = [plate.labels.get(wanted.condition)]
-        if not names[0]:
-            column = obs.read([wanted.condition], index=False)[wanted.condition]
-            names = [str(name) for name in column.dropna().unique()]
-        self._names |= {str(name) for name in names}
-        self._with += wanted.control in names
-        if wanted.control not in names:
-            self._without.append(plate.plate)
-
-    def problems(self, n_plates: int) -> list[Problem]:
-        """That no plate has the control."""
-        wanted = self._wanted
-        if wanted is None or self._with or len(self._without) < n_plates:
-            return []
-        near = get_close_matches(wanted.control, self._names, 1) or sorted(self._names)[:3]
-        return [
-            Problem(
-                f"no plate has the control {wanted.control!r}, which effects.control names, in "
-                f"{wanted.condition}: name one of its values, such as {', '.join(map(repr, near))}"
-            )
-        ]
-
-    def notices(self) -> list[str]:
-        """That plates without the control give no effects."""
-        wanted, n = self._wanted, len(self._without)
-        if wanted is None or wanted.block != "plate" or not (self._with and n):
-            return []
-        text = (
-            f"{n:,} plates have no cells of the control {wanted.control!r}, so that effects leaves "
-            f"out their conditions; the first is {self._without[0]}"
-        )
-        return [text]
-
-
 class AskedGenes:
     """Genes that the config names, of which a plate has to measure each."""
 
@@ -424,13 +377,14 @@ def _problems_of_plates(
     cells: SharedCells,
     columns: AskedColumns,
     asked: AskedGenes,
-    controls: Controls,
+    compared: ComparedSamples,
 ) -> Iterator[Problem]:
     """Open each plate without reading its counts, and compare genes, cells and columns."""
     genes = GeneAgreement()
     if config.plates.by and not config.source.genes:  # one file, which has been opened
         with find_source(plates[0].path) as source:
             columns.add(plates[0], source.table("obs").columns)
+            yield from compared.add(plates[0], source.table("obs"), config.plates.by)
     for plate in plates:
         if plate.is_remote or plate.is_simulated or config.plates.by:
             continue  # not here yet
@@ -453,7 +407,7 @@ def _problems_of_plates(
                 cells.add(plate.plate, stored_cells(plate.path, counts))
                 with find_source(plate.path, Wanted(counts)) as source:
                     columns.add(plate, source.table("obs").columns)
-                    controls.add(plate, source.table("obs"))
+                    yield from compared.add(plate, source.table("obs"))
                     asked.add(source.table("var"))
         except ScatlasError as error:
             yield Problem(str(error), plate.plate)

@@ -125,6 +125,12 @@ class Effects(Section):
         "voom: a weight for each sum, by its expected count. trend: equal weights, for sums of",
         "similar size.",
     )
+    robust: bool = described(
+        False,
+        "Genes that vary far more than others borrow less from these, and do not change what they",
+        "borrow.",
+        strict=True,
+    )
     min_cells: NonNegative = described(10, "Sums of fewer cells are left out.")
     p_values: bool = described(
         True,

@@ -13,6 +13,7 @@ from scatlas.io import atomic_path
 from scatlas.matrix.map_pixels import MEANS_SIDE, SIDE, box_of
 from scatlas.workflow.explore._cells import read_genes
 from scatlas.workflow.explore._choose import read_markers
+from scatlas.workflow.explore._effects import effect_blocks
 from scatlas.workflow.explore._pack import (
     Points,
     block_tags,
@@ -40,12 +41,14 @@ if TYPE_CHECKING:
 _PAGE = Path(__file__).parent / "page"
 # Largest shares of the page's bytes; what one part leaves over goes to the next.
 _COUNTS_SHARE, _POINTS_SHARE = 0.3, 0.8
+_EFFECTS_SHARE = 1 / 6  # of the whole page
 # A module follows those that it imports.
 SCRIPTS = (
     *("colours", "scales", "density", "atlas", "camera", "webgl", "canvas", "layers", "labels"),
     *("selection", "legend", "permalink", "view", "panel", "export", "finder", "controls"),
     "explorer",
 )
+OF_EFFECTS = ("effects", "conditions")  # on pages with effects: the others keep their bytes
 _MEANS_BYTES = 0.8  # on the page, per gene and pixel with cells
 _HIGH_MEAN = 99  # per cent of the pixels
 _MAX_PAIRS_PER_BYTE = 1.5  # of level and pixel: more never fit
@@ -66,17 +69,18 @@ def build(
     n_points: int,
     max_bytes: int,
     measured: MeasuredGenes | None = None,
+    effects: Path | None = None,
     **sizes: Any,
 ) -> dict[str, Any]:
     """Write the page, complete or not at all; return its numbers of cells, points, genes and bytes.
 
     ``total`` has the pixels of all ``cells``, ``sample`` is ``umap.h5ad``, ``mixed``
-    ``integrated.h5ad``. The same input gives the same bytes. ``sizes`` are options of
-    :func:`scatlas.io.read_matrix`.
+    ``integrated.h5ad``, ``effects`` is ``effects.h5ad``. The same input gives the same bytes.
+    ``sizes`` are options of :func:`scatlas.io.read_matrix`.
     """
     n_cells = int(total.wide_cells.sum())
     names = [gene.name for gene in genes]
-    code = _code()
+    code = _code(SCRIPTS + (OF_EFFECTS if effects else ()))
     left = max_bytes - len(code.encode()) - 1000
     second = second_map(sample, mixed)
     described_columns = [_described(column, total, cells.columns) for column in columns]
@@ -85,6 +89,8 @@ def build(
     if measured:
         shown = {name for gene in genes for name in gene}
         blocks["measured"] = pack_names({*measured.genes, *measured.symbols} - shown)
+    if effects:
+        blocks |= effect_blocks(effects, int(_EFFECTS_SHARE * max_bytes))
     left -= page_bytes(blocks)
     # The names of levels and genes, whatever the numbers beside them are.
     described = {"columns": described_columns, "genes": [gene._asdict() for gene in genes]}
@@ -212,10 +218,11 @@ def _markers(
     return groups
 
 
-def _code() -> str:
+def _code(names: Sequence[str]) -> str:
     """The page without its data; its policy allows its style and script alone, and no network."""
-    script = joined_scripts(_PAGE, SCRIPTS)
-    style = (_PAGE / "explore.css").read_text("utf-8")
+    script = joined_scripts(_PAGE, names)
+    files = [_PAGE / f"{name}.css" for name in ("explore", *names)]
+    style = "".join(file.read_text("utf-8") for file in files if file.exists())
     policy = content_policy(script, style, "data: blob:")
     text = (_PAGE / "explore.html").read_text("utf-8")
     text = text.replace("{{ policy }}", policy).replace("{{ style }}", style)

@@ -76,7 +76,13 @@ def build(
         ],
         "Types": types(writer, results, config["annotate"]) if config.get("annotate") else [],
         "Markers": _markers(writer, results, links_of_markers),
-        "Effects": (effects(writer, results.effects, config["effects"]) if results.effects else []),
+        "Effects": (
+            effects(
+                *(writer, results.effects, config["effects"]), is_sample=results.atlas_map is None
+            )
+            if results.effects
+            else []
+        ),
         "Integration": _integration(writer, results, config),
         "Run": [
             writer.table("runs", "Time and memory", _tables.runs(results.manifests)),

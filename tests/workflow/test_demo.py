@@ -1,0 +1,32 @@
+"""The finished demo: effects of its drugs are those that were planted.
+
+Set SCATLAS_DEMO to the results of ``make demo``, as .ci/run does; without it the test is skipped.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import anndata as ad
+import pytest
+
+from scatlas.datasets import planted_effects
+from tests.helpers.planted import beside_truth, summary
+
+DEMO = os.environ.get("SCATLAS_DEMO")
+pytestmark = pytest.mark.skipif(not DEMO, reason="SCATLAS_DEMO names no results of make demo")
+
+
+def test_strong_effects_are_found_and_the_null_drug_is_not():
+    effects = ad.read_h5ad(Path(DEMO, "effects.h5ad"))
+    table = beside_truth(effects, planted_effects(), 1.0)
+    assert set(table["drug"]) == {f"drug_{number}" for number in range(1, 8)}
+    genes = summary(table, "drug")
+    assert genes["strong"].sum() > 70
+    assert genes["strong_found"].equals(genes["strong"])
+    assert genes["wrong"].sum() < 0.05 * table["called"].sum()
+    null = table[table["drug"] == "drug_4"]
+    assert null.groupby("cell_line")["called"].any().sum() <= 1  # 5% of 6 lines, by chance
+    assert sorted(path.name for path in Path(DEMO, "figures/volcano").iterdir())
+    assert Path(DEMO, "figures/effect_strength.png").exists()
