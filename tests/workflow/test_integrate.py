@@ -12,6 +12,8 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 import scatlas as sa
+from scatlas.datasets import simulate_plate, write_plate
+from scatlas.matrix.symphony import MixedClusters
 from scatlas.workflow.provenance import read_record
 from tests.helpers.h5ad_trees import assert_as_anndata_writes
 from tests.workflow.conftest import SAMPLE_STEPS
@@ -76,7 +78,7 @@ def test_scores_say_what_the_correction_did(mixed: Project):
     assert list(table["should be"]) == ["mixed", "apart"]
     plate, line = (table.loc[name] for name in ("plate", "cell_line"))
     assert plate["score after"] > plate["score before"] + 0.05
-    assert line["score after"] >= line["score before"] - 1e-3
+    assert line["score after"] > line["score before"] - 0.02  # what the report calls apart
     n_lines = found.obs["cell_line"].nunique()
     assert (plate["values"], line["values"]) == (3, n_lines)
     for column, row in (("plate", plate), ("cell_line", line)):
@@ -146,3 +148,36 @@ def test_without_it_the_atlas_is_as_before(mixed: Project, built: Project, tmp_p
     atlas, before = (ad.read_zarr(p.results / "atlas.zarr") for p in (copy, built))
     assert "X_pca_harmony" not in atlas.obsm
     np.testing.assert_array_equal(atlas.obsm["X_umap"], before.obsm["X_umap"])
+
+
+def test_new_plates_are_corrected_as_their_atlas_is(mixed: Project, tmp_path: Path):
+    """Symphony's mapping: no cell of the atlas moves, and the new plate lies among them."""
+    store, plate = mixed.results / "atlas.zarr", tmp_path / "p4.h5ad"
+    write_plate(plate, simulate_plate(4, n_cells=150, n_genes=600))
+    project = Project(tmp_path / "new", {"plates": "plates.tsv", "atlas": str(store)})
+    project.write_plates({"p4": plate})
+    project.build("map_plates", "extend", cores=2)
+    found, old = (ad.read_zarr(p) for p in (project.results / "mapped/p4.zarr", store))
+    assert found.obsm["X_pca_harmony"].shape == (found.n_obs, 8)
+    tables = MixedClusters.from_table(old.uns["harmony"])
+    assert tables.sizes.sum() == pytest.approx(old.n_obs, rel=1e-6)
+    np.testing.assert_allclose(
+        tables.sums.sum(axis=0), old.obsm["X_pca_harmony"].sum(axis=0), atol=0.05
+    )
+    batches = np.zeros(found.n_obs, np.int64)
+    (wanted,) = tables.mix([found.obsm["X_pca"]], batches, tmp_path)
+    np.testing.assert_array_equal(found.obsm["X_pca_harmony"], wanted)
+    # Its cells come nearer to those of the same line.
+    centres = {
+        line: old.obsm["X_pca_harmony"][own].mean(axis=0)
+        for line, own in old.obs.groupby("cell_line", observed=True).indices.items()
+    }
+    apart = [
+        np.linalg.norm(x - np.stack([centres[line] for line in found.obs["cell_line"]]), axis=1)
+        for x in (found.obsm["X_pca"][:, :8], found.obsm["X_pca_harmony"])
+    ]
+    assert apart[1].mean() < apart[0].mean()
+    both = ad.read_zarr(project.results / "atlas.zarr")
+    np.testing.assert_array_equal(
+        both.obsm["X_pca_harmony"], np.r_[old.obsm["X_pca_harmony"], found.obsm["X_pca_harmony"]]
+    )

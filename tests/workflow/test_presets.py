@@ -120,7 +120,7 @@ def test_no_group_of_small_steps_waits_for_itself(tmp_path: Path):
     plates = ("small_plates", "small_plates_selected", "small_plates_markers")
     plates += ("small_plates_by_gene", "small_plates_annotate", "small_plates_pseudobulk")
     found = re.findall(r"Group job (\w+) ", said)
-    assert sorted(found) == sorted([*plates, "small_atlas", "small_atlas", "small_report"])
+    assert sorted(found) == sorted([*plates, "small_atlas", "small_report"])
 
 
 def directives() -> dict[str, dict[str, str]]:

@@ -45,7 +45,7 @@ class MixedClusters(NamedTuple):
             return cls(shares.sum(axis=0), shares.T @ mixed, sigma)
 
     @classmethod
-    def of(cls, table: Mapping[str, Any]) -> MixedClusters:
+    def from_table(cls, table: Mapping[str, Any]) -> MixedClusters:
         """Clusters as ``uns['harmony']`` has them."""
         return cls(table["sizes"], table["sums"], float(table["sigma"]))
 

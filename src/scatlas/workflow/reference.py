@@ -164,7 +164,7 @@ def read_reference(path: Path) -> Reference:
     )
     projection = Projection(np.asarray(stored.varm["PCs"]), facts["offset"], scale)
     labels = {name: column.dtype for name, column in columns.items()}
-    mixed = MixedClusters.of(facts["mixed"]) if "mixed" in facts else None
+    mixed = MixedClusters.from_table(facts["mixed"]) if "mixed" in facts else None
     mixed_by = [str(name) for name in facts["mixed"]["key"]] if mixed else []
     known = labels, stored.uns["votes"], int(facts["n_leading"]), mixed, mixed_by
     return Reference(stored.var, projection, cells, x_pca.shape[1], *known)

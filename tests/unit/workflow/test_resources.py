@@ -184,7 +184,7 @@ CONFIGS = {
         "subset": {"by": ["plate"]},
         "doublets": {},
         "pseudobulk": {},
-        "integrate": {},
+        "integrate": {"use": False},
     },
     "all cells, no rare genes, many variable genes": {
         "backend": "cpu",
