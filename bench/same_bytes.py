@@ -43,7 +43,7 @@ EVERYTHING = {
     "genes": "union",
     "doublets": {},
     "pseudobulk": {"by": ["cell_line"]},
-    "integrate": {"key": ["plate"], "cells": "all", "label": "cell_line"},
+    "integrate": {"key": ["plate"], "label": "cell_line"},
     "markers": {"by": ["leiden", "plate"], "wilcoxon": True},
     "scale": {"max_value": 10},
     "subset": {"by": ["plate", "cell_line"], "n_cells": 900},

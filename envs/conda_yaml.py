@@ -25,7 +25,7 @@ CONDA_NAMES = {
     "snakemake": None,
 }
 # Not on conda-forge, or not under a name known here.
-PIP_ONLY = re.compile(r"^(dask-cuda|deflate|harmonypy|rmm-cu\d+)$")
+PIP_ONLY = re.compile(r"^(dask-cuda|deflate|rmm-cu\d+)$")
 
 HEADER = """\
 # Made by envs/lock.sh from pyproject.toml and envs/{lock}.lock.txt; do not edit.

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from scatlas.errors import InputError
-from scatlas.io import open_tables, read_components, write_embedding
-from scatlas.matrix.harmony import harmonize
+from scatlas.io import open_tables, write_embedding
+from scatlas.io.files.local_zarr import open_rows
+from scatlas.io.products.embeddings import component_blocks
+from scatlas.matrix.harmony import mix_rows
+from scatlas.matrix.harmony_rounds import scratch_rows
 from scatlas.workflow import script
 from scatlas.workflow.config.cli_options import add_sections, read_section
 from scatlas.workflow.config.sections import Harmony
+
+SIGMA = 0.1  # how soft the clusters are, by default
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -31,10 +38,17 @@ def main(argv: list[str] | None = None) -> None:
                         f"names; they have {', '.join(obs.columns)}"
                     )
             labels = obs.read(key, index=False)
-        x = read_components(args.pca, n_pcs)
-        moved = harmonize(x, dict(labels.items()), random_state=args.seed, **options)
-        write_embedding(args.harmony, "X_pca_harmony", moved)
-        facts |= {"n_cells": moved.shape[0], "n_comps": moved.shape[1]}
+        shape = (len(labels), n_pcs or open_rows(args.pca, "X_pca").shape[1])
+        folder = args.harmony.parent
+        with scratch_rows(*shape, folder) as x, scratch_rows(*shape, folder) as moved:
+            for first, block in component_blocks(args.pca, n_pcs):
+                x[first : first + len(block)] = block
+            mixed = mix_rows(x, moved, dict(labels.items()), random_state=args.seed, **options)
+            # What new plates are compared with.
+            clusters = {"sizes": mixed.sums[:, -1], "sums": mixed.sums[:, :-1]}
+            clusters |= {"sigma": SIGMA, "key": np.array(key, dtype=object)}
+            write_embedding(args.harmony, "X_pca_harmony", moved, uns={"harmony": clusters})
+        facts |= {"n_cells": shape[0], "n_comps": shape[1], "objectives": mixed.objectives}
 
 
 if __name__ == "__main__":

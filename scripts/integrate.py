@@ -1,4 +1,4 @@
-"""Mix the cells of the sample by Harmony, and say how well: map, clusters, scores."""
+"""Say what batch correction does to the sample: map, clusters and scores before and after it."""
 
 from __future__ import annotations
 
@@ -40,34 +40,51 @@ def main(argv: list[str] | None = None) -> None:
     with script.recorded_run(args, outputs=[args.integrated]) as facts:
         adata = ad.read_h5ad(args.umap)
         label = wanted.label if wanted.label in adata.obs else None
-        mix(adata, wanted, args.seed)
-        cells = adata.obsm[MIXED]
-        adata.obsm[MIXED] = on_backend(cells)
+        check_label(adata.obs, wanted.key, label)
+        # The graph of umap.h5ad is of the one side of the correction, this step's of the other.
+        basis, other = ("X_pca", "uncorrected") if wanted.use else (MIXED, "harmony")
+        if not wanted.use:
+            mix(adata, wanted, args.seed)
+        cells = adata.obsm[basis]
+        adata.obsm[basis] = on_backend(cells)
         find_neighbors(
             adata,
             neighbors.n_neighbors,
             neighbors.n_pcs,
-            use_rep=MIXED,
+            use_rep=basis,
             random_state=args.seed,
-            key_added="harmony",
+            key_added=other,
         )
         if wanted.umap:
-            draw(adata, args)
-        adata.obsm[MIXED] = cells
-        table = scores(adata, wanted.key, label)
+            draw(adata, args, other)
+        adata.obsm[basis] = cells
+        graphs = {"before": "neighbors", "after": other}
+        if wanted.use:
+            graphs = {"before": other, "after": "neighbors"}
+        table = scores(adata, wanted.key, label, graphs)
         for row in table.itertuples():
             logger.info("%s should be %s: %.3f before, %.3f after", *row[:2], *row[-2:])
         adata.uns["integrate"] = {"scores": table}
         with atomic_path(args.integrated) as path:
             write_h5ad(path, adata)
-        facts |= {"n_cells": adata.n_obs, "n_comps": cells.shape[1]}
+        facts |= {"n_cells": adata.n_obs, "n_comps": adata.obsm[MIXED].shape[1]}
         facts["scores"] = table[["score before", "score after"]].to_dict("index")
 
 
+def check_label(obs: pd.DataFrame, keys: list[str], label: str | None) -> None:
+    """Refuse to mix a column with the batches that the label has."""
+    for name in [key for key in keys if label and key in obs]:
+        pairs = obs[[name, label]].drop_duplicates()
+        if len(pairs) == obs[name].nunique() == obs[label].nunique():
+            raise InputError(
+                f"obs[{name!r}] and obs[{label!r}] divide the cells alike, but integrate.key mixes "
+                "the first and integrate.label keeps the second apart: change one of them, or set "
+                "integrate.label to null"
+            )
+
+
 def mix(adata: ad.AnnData, wanted: Integrate, seed: int) -> None:
-    """Add the mixed components of the sample, unless those of all cells are there."""
-    if wanted.cells == "all":
-        return
+    """Add the mixed components of the sample."""
     for name in wanted.key:
         if name not in adata.obs:
             raise InputError(
@@ -79,25 +96,27 @@ def mix(adata: ad.AnnData, wanted: Integrate, seed: int) -> None:
     harmony_integrate(adata, wanted.key, basis=MIXED, random_state=seed, **options)
 
 
-def draw(adata: ad.AnnData, args: argparse.Namespace) -> None:
-    """Map and clusters of the mixed cells, beside those that are there."""
+def draw(adata: ad.AnnData, args: argparse.Namespace, other: str) -> None:
+    """Map and clusters of the graph ``other``, beside those that are there."""
     min_dist = read_section(args, "umap", UMAP).min_dist
     resolution = read_section(args, "leiden", Leiden).resolution
-    keys = {"random_state": args.seed, "neighbors_key": "harmony"}
-    map_cells(adata, min_dist=min_dist, key_added="X_umap_harmony", **keys)
+    keys = {"random_state": args.seed, "neighbors_key": other}
+    map_cells(adata, min_dist=min_dist, key_added=f"X_umap_{other}", **keys)
     leiden(
         adata,
         resolution,
-        key_added="leiden_harmony",
+        key_added=f"leiden_{other}",
         flavor="igraph",
         n_iterations=2,
         directed=False,
         **keys,
     )
-    number_by_size(adata.obs, "leiden_harmony")
+    number_by_size(adata.obs, f"leiden_{other}")
 
 
-def scores(adata: ad.AnnData, keys: list[str], label: str | None) -> pd.DataFrame:
+def scores(
+    adata: ad.AnnData, keys: list[str], label: str | None, graphs: dict[str, str]
+) -> pd.DataFrame:
     """LISI of the columns to be mixed and of the one to stay apart, before and after."""
     rows = {}
     for name in dict.fromkeys([*keys, *([label] if label else [])]):
@@ -105,10 +124,8 @@ def scores(adata: ad.AnnData, keys: list[str], label: str | None) -> pd.DataFram
         apart = name not in keys
         row = {"should be": "apart" if apart else "mixed", "values": n_values}
         found = {}
-        for when, graph, column in (
-            ("before", "neighbors", f"lisi_{name}"),
-            ("after", "harmony", f"lisi_{name}_harmony"),
-        ):
+        for when, graph in graphs.items():
+            column = f"lisi_{name}" if graph == "neighbors" else f"lisi_{name}_{graph}"
             lisi(adata, name, neighbors_key=graph, key_added=column)
             found[when] = adata.obs[column].mean()
         row |= {f"LISI {when}": mean for when, mean in found.items()}

@@ -27,7 +27,9 @@ CELLS_AT_ONCE = 65_536
 def main(argv: list[str] | None = None) -> None:
     parser = script.parser(__doc__, gpu=True)
     parser.set_defaults(cluster="")  # works in this process, on one GPU
-    parser.add_argument("--pca", type=Path, required=True, help="pca.zarr")
+    parser.add_argument(
+        "--components", type=Path, required=True, help="pca.zarr, or harmony.zarr of mixed cells"
+    )
     parser.add_argument("--subset", type=Path, required=True, help="subset.h5ad")
     for step in ("neighbors", "umap", "leiden"):
         parser.add_argument(f"--{step}", type=Path, required=True, help=f"{step}.h5ad of the step")
@@ -37,7 +39,7 @@ def main(argv: list[str] | None = None) -> None:
     with script.recorded_run(args, outputs=[args.map]) as facts:
         found = read_map(args.subset, args.neighbors, args.umap, args.leiden)
         sample = found.sample
-        components = open_rows(args.pca, "X_pca")
+        components = open_rows(args.components, found.basis)
         n_cells, n_pcs = components.shape[0], found.x.shape[1]
         notes = {
             "method": "full" if sample.rows.size == n_cells else "project",

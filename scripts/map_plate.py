@@ -31,11 +31,12 @@ from scatlas.matrix.size_factors import size_factors_by_row
 from scatlas.workflow import script
 from scatlas.workflow.annotation import types_of_cells
 from scatlas.workflow.cell_filter import doublet_columns
-from scatlas.workflow.reference import find_genes, read_reference
+from scatlas.workflow.reference import MIXED, find_genes, read_reference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from scatlas.matrix.symphony import MixedClusters
     from scatlas.workflow.reference import Reference
 
 logger = logging.getLogger("scatlas")
@@ -105,6 +106,7 @@ def write_mapped(
         obs, notices = obs.with_room_for([*new, "size_factor", *(types if args.annotators else [])])
         for notice in notices:
             logger.warning("plate %s: %s", args.plate, notice)
+        batches = batches_of(obs, reference.mixed_by, args.labels, rows)
         array = partial(ShardedArray, pool=pool, compression=PROJECTED_CODEC, attributes=ARRAY)
         folder = writer.folder / "obsm"
         with (
@@ -119,10 +121,17 @@ def write_mapped(
                 for block, projected in blocks.stream(selected, project):
                     writer.append(block)
                     x_pca.append(projected, copy=False)
-                    yield projected[:, : reference.n_pcs]
+                    yield projected
+
+            def mixed(clusters: MixedClusters) -> Iterator[np.ndarray]:
+                with array(folder / MIXED, np.float32, row_shape=clusters.sums.shape[1:]) as out:
+                    for part in clusters.mix(components(), batches, writer.folder.parent):
+                        out.append(part, copy=False)
+                        yield part
 
             found = []
-            for part in join_parts(components()):
+            parts = mixed(reference.mixed) if reference.mixed else components()
+            for part in join_parts(part[:, : reference.n_pcs] for part in parts):
                 first = sum(placed.ranks.size for placed in found)
                 keys = rows[first : first + len(part)].astype(np.uint64)
                 found.append(reference.cells.place(part, keys))
@@ -131,6 +140,19 @@ def write_mapped(
             finish_obs(known | placed)
         writer.obs = in_place
     return int(placed["unlike_atlas"].sum())
+
+
+def batches_of(
+    obs: Any, names: Sequence[str], labels: dict[str, str], rows: np.ndarray
+) -> np.ndarray:
+    """Number of each cell's batch: its values in the columns by which the atlas was mixed, of which
+    the plate may have none.
+    """
+    own = [name for name in names if name in obs.columns and not labels.get(name)]
+    if not (own := [name for name in own if name != "plate"]):
+        return np.zeros(rows.size, np.int64)
+    table = obs.read(own, index=False).iloc[rows]
+    return table.groupby(own, dropna=False, observed=True).ngroup().to_numpy(np.int64)
 
 
 def constant_columns(plate: str, labels: dict[str, str], n_cells: int) -> dict[str, pd.Categorical]:

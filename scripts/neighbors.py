@@ -17,20 +17,23 @@ def main(argv: list[str] | None = None) -> None:
     parser = script.parser(__doc__, gpu=True)
     parser.set_defaults(cluster="")  # works in this process, on one GPU
     parser.add_argument("--subset", type=Path, required=True, help="subset.h5ad")
+    parser.add_argument("--basis", default="X_pca", help="components of the cells in obsm")
     parser.add_argument("--seed", type=int, default=0, help="random seed")
     parser.add_argument("--neighbors", type=Path, required=True, help="h5ad to write")
     add_sections(parser, neighbors=Neighbors)
     args = parser.parse_args(argv)
     options = read_section(args, "neighbors", Neighbors)
     with script.recorded_run(args, outputs=[args.neighbors]) as facts:
-        cells = read_sample(args.subset, obsm="X_pca")
+        cells = read_sample(args.subset, basis=args.basis)
         cells.obsm["X_pca"] = on_backend(cells.obsm["X_pca"])
         find_neighbors(
             cells, options.n_neighbors, options.n_pcs, use_rep="X_pca", random_state=args.seed
         )
-        # As of the components of X: scanpy's ingest then projects X, and does not look for X_pca.
         params = cells.uns["neighbors"]["params"]
-        del params["use_rep"]
+        params["use_rep"] = args.basis
+        if args.basis == "X_pca":
+            # As of the components of X: scanpy's ingest projects X, and does not look for X_pca.
+            del params["use_rep"]
         params["n_pcs"] = options.n_pcs or cells.obsm["X_pca"].shape[1]
         del cells.obsm["X_pca"]
         with atomic_path(args.neighbors) as path:

@@ -27,7 +27,7 @@ from scatlas.matrix.reference_map import (
 from scatlas.workflow import script
 from scatlas.workflow.config.atlas_sections import Neighbors
 from scatlas.workflow.provenance import read_record
-from scatlas.workflow.reference import write_reference
+from scatlas.workflow.reference import MIXED, write_reference
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -44,19 +44,15 @@ def main(argv: list[str] | None = None) -> None:
     parser = script.parser(__doc__)
     parser.add_argument("--atlas", type=Path, required=True, help="atlas.zarr")
     parser.add_argument("--obs", nargs="*", default=[], help="further obs columns of labels")
-    parser.add_argument(
-        "--votes",
-        nargs="*",
-        default=[],
-        help="obs columns with the type of most cells of a cluster",
-    )
+    votes_help = "obs columns with the type of most cells of a cluster"
+    parser.add_argument("--votes", nargs="*", default=[], help=votes_help)
     parser.add_argument("--n-reference", type=int, required=True, help="cells to sample")
     parser.add_argument("--reference", type=Path, required=True, help="reference.h5ad to write")
     args = parser.parse_args(argv)
     with script.recorded_run(args, outputs=[args.reference]) as facts:
         record = read_record(args.atlas)
         columns = ["leiden", *args.obs, *args.votes]
-        sample = sample_cells(args.atlas, args.n_reference, columns, record["seed"])
+        sample, basis = sample_cells(args.atlas, args.n_reference, columns, record["seed"])
         # Cells of one cluster have one vote, and new cells get no cluster that the sample lacks.
         votes = sample.obs.groupby("leiden", observed=True)[args.votes].first()
         sample.obs = sample.obs.drop(columns=args.votes)
@@ -79,7 +75,7 @@ def main(argv: list[str] | None = None) -> None:
             offset = (moments.mean_of_all if zero_center else -zeros) @ PCs
         check_components(args.atlas, x, x_pca, PCs, offset, codes)
         n_neighbors, n_pcs = neighbors_of(sample, record["config"])
-        sample.obsm["X_pca"] = np.ascontiguousarray(sample.obsm["X_pca"][:, :n_pcs])
+        sample.obsm["X_pca"] = np.ascontiguousarray(sample.obsm.pop(basis)[:, :n_pcs])
         n_neighbors = min(n_neighbors, sample.n_obs - 1)
         index = index_reference(sample.obsm["X_pca"], n_neighbors + 1, seed=record["seed"])
         logger.info(
@@ -98,18 +94,22 @@ def main(argv: list[str] | None = None) -> None:
             variance=variance,
             votes=votes,
             n_leading=n_leading,
+            mixed=sample.uns.get("harmony"),
         )
         facts |= {"n_cells": sample.n_obs, "n_cells_of_atlas": codes.size, "recall": index.recall}
         facts |= {"n_neighbors": n_neighbors, "n_pcs": n_pcs or PCs.shape[1]}
 
 
-def sample_cells(atlas: Path, n_cells: int, columns: list[str], seed: int) -> AnnData:
-    """Random cells of the atlas with their components, map and labels."""
+def sample_cells(atlas: Path, n_cells: int, columns: list[str], seed: int) -> tuple[AnnData, str]:
+    """Random cells of the atlas with their map and labels, and the components of the map."""
     n_all = open_with_zarr_python(atlas)["X"].attrs["shape"][0]
     rng = np.random.default_rng(seed)
     chosen = np.sort(rng.choice(n_all, size=min(n_cells, n_all), replace=False))
-    obs, obsm = ["plate", *columns], ["X_pca", "X_umap"]
-    return read_subset(atlas, chosen, x=False, obs=obs, obsm=obsm)
+    store = open_with_zarr_python(atlas)
+    # Its map is of the mixed cells where their clusters were kept.
+    basis = MIXED if "harmony" in store["uns"] else "X_pca"
+    obs, obsm = ["plate", *columns], [basis, "X_umap"]
+    return read_subset(atlas, chosen, x=False, obs=obs, obsm=obsm), basis
 
 
 def plates_of_cells(atlas: Path, record: dict[str, Any]) -> tuple[Ints, list[str]]:

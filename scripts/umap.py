@@ -18,13 +18,14 @@ def main(argv: list[str] | None = None) -> None:
     parser.set_defaults(cluster="")  # works in this process, on one GPU
     parser.add_argument("--subset", type=Path, required=True, help="subset.h5ad")
     parser.add_argument("--neighbors", type=Path, required=True, help="neighbors.h5ad")
+    parser.add_argument("--basis", default="X_pca", help="components of the cells in obsm")
     parser.add_argument("--seed", type=int, default=0, help="random seed")
     parser.add_argument("--umap", type=Path, required=True, help="h5ad to write")
     add_sections(parser, umap=UMAP)
     args = parser.parse_args(argv)
     options = read_section(args, "umap", UMAP)
     with script.recorded_run(args, outputs=[args.umap]) as facts:
-        cells = read_sample(args.subset, obsm="X_pca")
+        cells = read_sample(args.subset, basis=args.basis)
         add_graph(cells, args.neighbors)
         # It works where the components are.
         cells.obsm["X_pca"] = on_backend(cells.obsm["X_pca"])

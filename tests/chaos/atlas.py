@@ -37,7 +37,7 @@ CONFIG = {
     "pca": {"n_comps": 8},
     "subset": {"n_cells": 200},
     "pseudobulk": {"by": ["cell_line"]},
-    "integrate": {"key": ["plate"], "cells": "all", "max_iter_harmony": 3, "umap": False},
+    "integrate": {"key": ["plate"], "max_iter_harmony": 3, "umap": False},
     "report": {"colors": ["leiden"]},
     "explore": {"page": False},
     "compute": {"block_budget": "16MB"},

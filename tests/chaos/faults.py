@@ -27,7 +27,7 @@ PROBES: list[dict[str, Any]] = [
 def _changes(of_section: dict[str, list[Any]]) -> list[dict[str, Any]]:
     """Changes of one section each; a row of qc, doublets or integrate adds to that of the atlas."""
     kept = {name: CONFIG[name] for name in ("qc", "doublets")}
-    kept["integrate"] = {"key": ["plate"], "cells": "all", "max_iter_harmony": 3}
+    kept["integrate"] = {"key": ["plate"], "max_iter_harmony": 3}
     return [
         {name: kept.get(name, {}) | value if isinstance(value, dict) else value}
         for name, values in of_section.items()
@@ -78,7 +78,7 @@ FAILING = _changes(
         "consensus": [{"min_plates": 4}],
         "neighbors": [{"n_pcs": 100}],
         "pseudobulk": [{"by": ["no_such_column"]}],
-        "integrate": [{"key": ["no_such_column"], "cells": cells} for cells in ("subset", "all")],
+        "integrate": [{"key": ["no_such_column"], "use": use} for use in (False, True)],
         "compute": [{"block_budget": "many"}],
         "outdir": ["my.yaml/results"],
         "plates": ["no-such-sheet.tsv"],

@@ -42,7 +42,7 @@ rounding: these differences are mostly scanpy's. The reasons of the intended dif
 Of `pp.downsample_counts` the totals are compared, of `pp.scrublet` the parents and scores of
 doublets, of `tl.umap` the maps with `method="umap-learn"`, of
 `tl.ingest` components and labels with more votes than any other. Not compared: `pp.sample`, which
-draws other cells by intention, and `pp.harmony_integrate`, for which both call harmonypy.
+draws other cells by intention, and `pp.harmony_integrate`, which has its own test beside harmonypy.
 """
 
 

@@ -50,11 +50,6 @@ CALLS = {
     "neighbors": ("sklearn", cells, lambda adata: sa.pp.neighbors(adata)),
     "scrublet": ("sklearn", cells, lambda adata: sa.pp.scrublet(adata, n_prin_comps=5)),
     "leiden": ("igraph", with_graph, lambda adata: sa.tl.leiden(adata)),
-    "harmony_integrate": (
-        "harmonypy",
-        cells,
-        lambda adata: sa.pp.harmony_integrate(adata, "plate"),
-    ),
     "highly_variable_genes": (
         "skmisc",
         cells,

@@ -200,7 +200,7 @@ def test_each_import_is_declared():
     """An environment of the declared packages alone, as conda's, has to be enough."""
     declared = {
         canonicalize_name(Requirement(text).name)
-        for extra in ("embed", "integrate", "plot", "skmisc", "workflow", "storage", "gpu-cu12")
+        for extra in ("embed", "plot", "skmisc", "workflow", "storage", "gpu-cu12")
         for text in [*project()["dependencies"], *project()["optional-dependencies"][extra]]
     }
     # Those of the GPU are not installed where there is none.

@@ -29,7 +29,7 @@ STORES = {
 }
 OPTIONAL = {
     "doublets": {},
-    "integrate": {"key": ["plate"], "cells": "all"},
+    "integrate": {"key": ["plate"]},
     "pseudobulk": {"by": ["cell_line"]},
 }
 

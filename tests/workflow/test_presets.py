@@ -104,7 +104,7 @@ def test_steps_on_demand_run_where_they_are_asked_for(tmp_path: Path):
     """An empty section has its defaults; without a section the rule does not run."""
     shutil.copytree(ROOT / "config", tmp_path / "config")
     demo = tmp_path / "config/demo.yaml"
-    asked = {"doublets": {}, "pseudobulk": {}, "integrate": {"key": ["plate"], "cells": "all"}}
+    asked = {"doublets": {}, "pseudobulk": {}, "integrate": {"key": ["plate"]}}
     demo.write_text(yaml.safe_dump(yaml.safe_load(demo.read_text()) | asked))
     per_plate = dict.fromkeys(("doublets", "pseudobulk"), 4) | TYPES | {"simulate": 5}
     per_plate |= EFFECTS
@@ -120,7 +120,7 @@ def test_no_group_of_small_steps_waits_for_itself(tmp_path: Path):
     plates = ("small_plates", "small_plates_selected", "small_plates_markers")
     plates += ("small_plates_by_gene", "small_plates_annotate", "small_plates_pseudobulk")
     found = re.findall(r"Group job (\w+) ", said)
-    assert sorted(found) == sorted([*plates, "small_atlas", "small_atlas", "small_report"])
+    assert sorted(found) == sorted([*plates, "small_atlas", "small_report"])
 
 
 def directives() -> dict[str, dict[str, str]]:

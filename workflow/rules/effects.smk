@@ -63,7 +63,7 @@ rule edistance:
         f"{OUT}/benchmarks/edistance/atlas.tsv"
     retries: 2
     group:
-        small_atlas
+        small_report
     conda:
         "../../envs/cpu.yaml"
     threads: threads_for("edistance")
@@ -126,7 +126,7 @@ rule effects:
         f"{OUT}/benchmarks/effects/atlas.tsv"
     retries: 2
     group:
-        small_atlas
+        small_report
     conda:
         "../../envs/cpu.yaml"
     threads: threads_for("effects")

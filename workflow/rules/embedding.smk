@@ -61,13 +61,14 @@ rule neighbors:
         **requests("neighbors", "small_atlas"),
     params:
         options=sections(neighbors=CONFIG.neighbors),
+        basis=BASIS_OPTION,
         seed=CONFIG.seed,
         code=code("neighbors"),
     message:
         "neighbours of the sampled cells"
     shell:
         f"{RUN}"
-        " {input.script:q} --subset {input.subset:q} {params.options}"
+        " {input.script:q} --subset {input.subset:q} {params.basis} {params.options}"
         " --seed {params.seed} --neighbors {output.neighbors:q}"
         f"{DEVICE_OPTIONS}{STEP_TAIL}"
 
@@ -96,6 +97,7 @@ rule umap:
         **requests("umap", "small_atlas"),
     params:
         options=sections(umap=CONFIG.umap),
+        basis=BASIS_OPTION,
         seed=CONFIG.seed,
         code=code("umap"),
     message:
@@ -103,7 +105,7 @@ rule umap:
     shell:
         f"{RUN}"
         " {input.script:q} --subset {input.subset:q} --neighbors {input.neighbors:q}"
-        " {params.options} --seed {params.seed} --umap {output.umap:q}"
+        " {params.basis} {params.options} --seed {params.seed} --umap {output.umap:q}"
         f"{DEVICE_OPTIONS}{STEP_TAIL}"
 
 

@@ -1,4 +1,4 @@
-# Batch correction of all cells of the atlas (config: integrate, with cells: all).
+# Batch correction of all cells of the atlas (config: integrate).
 # in:  merged.zarr, pca.zarr
 # out: harmony.zarr, which becomes a part of atlas.zarr
 

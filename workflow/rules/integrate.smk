@@ -1,4 +1,4 @@
-# Batch correction of the sample, with map, clusters and scores (config: integrate).
+# What batch correction does (config: integrate): the sample before and after it, with scores.
 # in:  umap.h5ad
 # out: integrated.h5ad
 
@@ -33,7 +33,7 @@ rule integrate:
         seed=CONFIG.seed,
         code=code("integrate"),
     message:
-        "the sample with its plates mixed"
+        "the sample before and after the correction"
     shell:
         f"{RUN}"
         " {input.script:q} --umap {input.umap:q} {params.options}"

@@ -47,8 +47,8 @@ rule base:
 
 rule map:
     input:
-        pca_manifest=rules.pca.output.manifest,
-        pca=ancient(rules.pca.output.pca),
+        components_manifest=f"{OUT}/manifests/{COMPONENTS}.json",
+        components=ancient(f"{OUT}/{COMPONENTS}.zarr/zarr.json"),
         # Not umap.h5ad, which joins them: the map of all cells does not wait for it.
         subset_manifest=rules.subset.output.manifest,
         subset=ancient(rules.subset.output.subset),
@@ -77,13 +77,13 @@ rule map:
     params:
         seed=CONFIG.seed,
         code=code("map"),
-        pca=subpath(input.pca, parent=True),
+        components=subpath(input.components, parent=True),
         map=subpath(output.map, parent=True),
     message:
         "the map of all cells"
     shell:
         f"{RUN}"
-        " {input.script:q} --pca {params.pca:q} --subset {input.subset:q}"
+        " {input.script:q} --components {params.components:q} --subset {input.subset:q}"
         " --neighbors {input.neighbors:q} --umap {input.umap:q} --leiden {input.leiden:q}"
         " --seed {params.seed} --map {params.map:q}"
         f"{DEVICE_OPTIONS}{STEP_TAIL}"

@@ -145,6 +145,9 @@ ANNOTATORS_OPTION = shlex.join(
     ]
 )
 LABELS_OPTION = result("--labels", "labels.zarr", CONFIG.names_cells)
+# Components of the neighbours, map and clusters; their step and store.
+COMPONENTS = "harmony" if CONFIG.harmony else "pca"
+BASIS_OPTION = "--basis X_pca_harmony" if CONFIG.harmony else ""
 HARMONY_OPTION = result("--harmony", "harmony.zarr", CONFIG.harmony)
 DOUBLETS_OPTION = of_plate("--doublets", "doublets.parquet", CONFIG.doublets)
 MARKERS_OPTION = result("--markers", "tables/markers.tsv", CONFIG.markers.by)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 # Package, and the extra of pyproject.toml that brings it, by the module that is imported.
 EXTRAS = {
-    "harmonypy": ("harmonypy", "integrate"),
     "igraph": ("igraph", "embed"),
     "leidenalg": ("leidenalg", "embed"),
     "matplotlib": ("matplotlib", "plot"),

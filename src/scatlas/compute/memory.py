@@ -135,15 +135,17 @@ def dense_blocks(
 
 # Number of clusters of Harmony: one per 30 cells, at most 100 (defaults of harmonypy).
 CELLS_PER_CLUSTER, MAX_CLUSTERS = 30, 100
-# Bytes per cell, as measured with harmonypy 2.1: per component (input, result, copies in float32
-# and float64), per cluster (membership of the cell), and a constant.
-_PER_COMPONENT, _PER_CLUSTER, _CONSTANT = 40, 10, 64
+# Bytes per cell: per component the unit rows, which become the result, and the components; batches.
+# Sums and blocks in flight do not grow with the cells.
+_PER_COMPONENT, _PER_CELL = 8, 32
+# For more cells, the step `harmony` has the rows in files.
+HARMONY_CELLS_IN_MEMORY = 2**18
 
 
-def harmony_bytes(n_cells: float, n_comps: int) -> float:
-    """Peak bytes of :func:`scatlas.pp.harmony_integrate`."""
-    n_clusters = min(n_cells / CELLS_PER_CLUSTER, MAX_CLUSTERS)
-    return n_cells * (_PER_COMPONENT * n_comps + _PER_CLUSTER * n_clusters + _CONSTANT)
+def harmony_bytes(n_cells: float, n_comps: int, *, streamed: bool = False) -> float:
+    """Bytes of Harmony that grow with the cells: in memory, or of the step ``harmony``."""
+    held = min(n_cells, HARMONY_CELLS_IN_MEMORY) if streamed else n_cells
+    return held * _PER_COMPONENT * n_comps + n_cells * _PER_CELL
 
 
 # Bytes per cell of the largest of the steps neighbors, umap and leiden, as measured with 200,000

@@ -3,37 +3,42 @@
 from __future__ import annotations
 
 import logging
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from scatlas import blocks
-from scatlas._util.imports import from_extra
 from scatlas._util.numbers import check_positive, seed_number, whole_number
-from scatlas.compute.memory import CELLS_PER_CLUSTER, available_memory, harmony_bytes
-from scatlas.compute.threads import n_cores
+from scatlas.compute.memory import (
+    CELLS_PER_CLUSTER,
+    MAX_CLUSTERS,
+    available_memory,
+    harmony_bytes,
+)
 from scatlas.errors import InputError, TooLargeError
+from scatlas.matrix.harmony_rounds import Rounds
+from scatlas.matrix.harmony_tables import Batches, Mixed, Options, first_centroids
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import pandas as pd
     from numpy.typing import NDArray
 
+    from scatlas.matrix.harmony_rounds import Rows
+
 logger = logging.getLogger(__name__)
 # Harmony cannot cluster fewer cells.
 _MIN_CELLS = 2 * CELLS_PER_CLUSTER
-# It computes in single precision; of components beyond it never returns, or returns zeros.
-_LARGEST, _SMALLEST = 1e30, 1e-30
+# Sums of a batch and cluster take memory in each thread.
+_MAX_BATCHES, _MAX_COMBINATIONS = 1000, 10_000
+# Penalties of more are beyond single precision.
+_MAX_THETA = 1e6
 
 
 def harmonize(
-    x: Any,
-    labels: Mapping[str, pd.Series | pd.Categorical],
-    *,
-    theta: float = 2.0,
-    max_iter_harmony: int = 10,
-    random_state: int = 0,
+    x: Any, labels: Mapping[str, pd.Series | pd.Categorical], **options: Any
 ) -> NDArray[np.float32]:
     """:func:`harmony_integrate` of an array, without an AnnData.
 
@@ -43,8 +48,8 @@ def harmonize(
         Components [cells x components], on the host, a GPU or in Dask.
     labels
         Values of the columns to mix, by name [cells].
-    theta, max_iter_harmony, random_state
-        As in :func:`harmony_integrate`.
+    options
+        As in :func:`harmony_integrate`, from ``n_clusters`` to ``random_state``.
 
     Returns
     -------
@@ -55,80 +60,167 @@ def harmonize(
     InputError, TooLargeError
         As :func:`harmony_integrate`.
     """
-    with from_extra():
-        from harmonypy import run_harmony
-
-    check_positive(theta, "theta")
-    rounds = whole_number(max_iter_harmony, "max_iter_harmony", least=1, most=2**31 - 1)
-    seed = seed_number(random_state)
-    if not labels:
-        raise InputError("key=[] names no column of obs: name one whose values are to be mixed")
-    x = _parse_components(x)
-    n_cells, n_comps = x.shape
-    batches = {name: _parse_batch(name, column) for name, column in labels.items()}
-    needed, available = harmony_bytes(n_cells, n_comps), available_memory()
-    if available is not None and needed > available:
-        raise TooLargeError(
-            f"Harmony of {n_cells:,} cells in {n_comps} components takes {needed / 1e9:,.1f} GB, "
-            f"but {available / 1e9:,.1f} GB of memory are left: use fewer components or fewer cells"
-        )
-    logger.info("Harmony of %s cells in %d components", f"{n_cells:,}", n_comps)
-    try:
-        with np.errstate(over="ignore"):  # theta in single precision
-            result = run_harmony(
-                # Components x cells: harmonypy recognises the axes by the number of cells, and does
-                # not copy this order in memory.
-                np.ascontiguousarray(x).T,
-                batches,
-                list(batches),
-                theta=float(theta),
-                max_iter_harmony=rounds,
-                random_state=seed - 2**32 if seed >= 2**31 else seed,  # of C++'s int
-                ncores=n_cores(),
-                verbose=False,
-            )
-    except RuntimeError as error:  # "objectives must be finite"
-        msg = f"Harmony cannot mix these components with theta={theta:g}: choose another theta"
-        raise InputError(msg) from error
-    logger.info("Harmony: %d rounds, %d clusters", len(result.objective_harmony) - 1, result.K)
-    if not np.isfinite(result.Z_corr).all():
-        raise InputError("Harmony gives values that are not finite: choose another theta")
-    return np.ascontiguousarray(result.Z_corr, dtype=np.float32)
-
-
-def _parse_components(x: Any) -> NDArray[np.float64]:
-    """Dense components in the main memory, of values that Harmony can compute with."""
     if blocks.is_sparse(x):
         raise InputError("Harmony needs dense components: pass x.toarray() if these are components")
-    if x.shape[0] < _MIN_CELLS or not x.shape[1]:
+    _check_size(*x.shape)
+    needed, available = harmony_bytes(*x.shape), available_memory()
+    if available is not None and needed > available:
+        raise TooLargeError(
+            f"Harmony of {x.shape[0]:,} cells in {x.shape[1]} components takes "
+            f"{needed / 1e9:,.1f} GB, but {available / 1e9:,.1f} GB of memory are left: use fewer "
+            "components or fewer cells"
+        )
+    prepared = _prepare(labels, **options)
+    moved = np.empty(x.shape, np.float32)
+    _mix(np.asarray(blocks.on_host(blocks.to_memory(x))), moved, *prepared)
+    return moved
+
+
+def mix_rows(
+    original: Rows, moved: Rows, labels: Mapping[str, pd.Series | pd.Categorical], **options: Any
+) -> Mixed:
+    """:func:`harmonize` into ``moved``, of rows that may be in a file; what the rounds left."""
+    _check_size(*original.shape)
+    return _mix(original, moved, *_prepare(labels, **options))
+
+
+def _prepare(
+    labels: Mapping[str, pd.Series | pd.Categorical], *, random_state: int = 0, **options: Any
+) -> tuple[Batches, Options, int]:
+    seed = seed_number(random_state)
+    batches = parse_batches(labels)
+    return batches, parse_options(batches, **options), seed
+
+
+def _check_size(n_cells: int, n_comps: int) -> None:
+    if n_cells < _MIN_CELLS or not n_comps:
         raise InputError(
             f"Harmony needs at least {_MIN_CELLS} cells and one component, but there are "
-            f"{x.shape[0]} and {x.shape[1]}: give more cells"
+            f"{n_cells} and {n_comps}: give more cells"
         )
-    x = np.asarray(blocks.on_host(blocks.to_memory(x)), dtype=np.float64)
-    largest = max(-x.min(), x.max())
-    if not (largest == 0 or _SMALLEST <= largest <= _LARGEST):
+
+
+def _mix(original: Rows, moved: Rows, batches: Batches, options: Options, seed: int) -> Mixed:
+    n_cells, n_comps = original.shape
+    k = options.n_clusters
+    logger.info("Harmony of %s cells in %d components, %d clusters", f"{n_cells:,}", n_comps, k)
+    return Rounds(original, moved, batches, options, None, seed).mix(
+        lambda unit: first_centroids(unit, k, np.random.default_rng([seed]))
+    )
+
+
+def parse_options(
+    batches: Batches,
+    *,
+    n_clusters: int | None = None,
+    max_iter_harmony: int = 10,
+    max_iter_clustering: int = 4,
+    tol_harmony: float = 1e-2,
+    tol_clustering: float = 1e-3,
+    sigma: float = 0.1,
+    theta: float | Sequence[float] = 2.0,
+    tau: float = 0.0,
+    ridge_lambda: float | None = None,
+    alpha: float = 0.2,
+    batch_prune_threshold: float = 1e-5,
+    block_proportion: float = 0.05,
+) -> Options:
+    """Options of :func:`harmony_integrate`, or an error that names one."""
+    n_cells, n_columns = batches.codes.size, batches.levels.shape[1]
+    if n_clusters is None:
+        n_clusters = min(round(n_cells / CELLS_PER_CLUSTER), MAX_CLUSTERS)
+    k = whole_number(n_clusters, "n_clusters", least=1, most=min(n_cells, 1000))
+    each = [theta] * n_columns if np.ndim(theta) == 0 else list(np.ravel(theta))
+    if len(each) != n_columns:
         raise InputError(
-            f"the components hold values that are not finite, or beyond {_SMALLEST} to {_LARGEST}: "
-            "remove those cells, or scale the components"
+            f"theta has {len(each)} numbers for {n_columns} columns of key: give one number, or "
+            "one for each column"
         )
-    return x
+    of_column = [_number(value, "theta", most=_MAX_THETA) for value in each]
+    of_batch = np.array(of_column)[batches.column]
+    if _number(tau, "tau"):
+        of_batch *= -np.expm1(-((batches.sizes / (k * tau)) ** 2))
+    share = "batch_prune_threshold"
+    return Options(
+        n_clusters=k,
+        theta=of_batch,
+        sigma=_number(sigma, "sigma", above=0),
+        ridge_lambda=None
+        if ridge_lambda is None
+        else _number(ridge_lambda, "ridge_lambda", above=0),
+        alpha=_number(alpha, "alpha", above=0),
+        batch_prune_threshold=_number(batch_prune_threshold, share, most=1),
+        block_proportion=_number(block_proportion, "block_proportion", above=0.01, most=1),
+        max_iter_harmony=whole_number(max_iter_harmony, "max_iter_harmony", least=1),
+        max_iter_clustering=whole_number(max_iter_clustering, "max_iter_clustering", least=1),
+        tol_harmony=_number(tol_harmony, "tol_harmony"),
+        tol_clustering=_number(tol_clustering, "tol_clustering"),
+    )
+
+
+def _number(value: Any, name: str, *, above: float | None = None, most: float = np.inf) -> float:
+    """A number from 0 on, or above another."""
+    check_positive(value, name)
+    if value > most or (above is not None and value <= above):
+        bounds = "from 0 on" if above is None else f"above {above:g}"
+        upper = f" and of at most {most:,g}" if most < np.inf else ""
+        raise InputError(f"{name}={value!r} is not possible: give a number {bounds}{upper}")
+    return float(value)
+
+
+def parse_batches(labels: Mapping[str, pd.Series | pd.Categorical]) -> Batches:
+    """Batches of columns of obs; refuse columns that Harmony cannot mix."""
+    if not labels:
+        raise InputError("key=[] names no column of obs: name one whose values are to be mixed")
+    parsed = {name: _parse_batch(name, column) for name, column in labels.items()}
+    codes, levels = np.zeros(1, np.int32), np.zeros((1, 0), np.int64)
+    for name, values in parsed.items():
+        own, n = values.codes.astype(np.int32), len(values.categories)
+        # Number the combinations that there are, in the order of all that could be.
+        joint = codes * n + own
+        there = np.flatnonzero(np.bincount(joint, minlength=len(levels) * n))
+        if there.size > _MAX_COMBINATIONS:
+            raise InputError(
+                f"the columns up to obs[{name!r}] have {there.size:,} combinations of values, but "
+                f"Harmony mixes at most {_MAX_COMBINATIONS:,}: name fewer columns"
+            )
+        number = np.zeros(len(levels) * n, np.int32)
+        number[there] = np.arange(there.size, dtype=np.int32)
+        codes = number[joint]
+        offset = levels.max(initial=-1) + 1
+        levels = np.column_stack([levels[there // n], offset + there % n])
+    for (a, one), (b, other) in combinations(zip(parsed, levels.T, strict=True), 2):
+        pairs = len(np.unique(np.column_stack([one, other]), axis=0))
+        if pairs == len(np.unique(one)) == len(np.unique(other)):
+            raise InputError(
+                f"obs[{a!r}] and obs[{b!r}] divide the cells alike: name one of them in key"
+            )
+    sizes = np.concatenate([np.bincount(values.codes) for values in parsed.values()])
+    counts = [len(values.categories) for values in parsed.values()]
+    column = np.repeat(np.arange(len(counts)), counts)
+    return Batches(codes.astype(np.uint16), levels, column, sizes)
 
 
 def _parse_batch(name: str, column: pd.Series | pd.Categorical) -> pd.Categorical:
-    """Batch of each cell; refuse missing values and columns of a single value."""
+    """Batch of each cell; refuse missing values, columns of a single value and of too many."""
     import pandas as pd
 
     values = pd.Categorical(column).remove_unused_categories()
+    n = len(values.categories)
     if (values.codes < 0).any():
         n_missing = int((values.codes < 0).sum())
         msg = f"obs[{name!r}] has no value for {n_missing:,} cells: label or remove them"
         raise InputError(msg)
-    if values.categories.inferred_type.startswith("mixed"):  # harmonypy sorts them
-        raise InputError(f"obs[{name!r}] mixes texts and numbers: convert it with .astype(str)")
-    if len(values.categories) < 2:
+    if n < 2:
         raise InputError(
             f"obs[{name!r}] has the same value, {values.categories[0]!r}, for all cells, so "
             "there is nothing to mix: name another column, or do not integrate"
         )
+    if n > _MAX_BATCHES:
+        raise InputError(
+            f"obs[{name!r}] has {n:,} values, but Harmony mixes at most {_MAX_BATCHES:,} batches: "
+            "name a column with fewer, such as the plate"
+        )
+    if lone := int((np.bincount(values.codes) == 1).sum()):
+        logger.warning("obs[%r]: %d batches have a single cell, which moves little", name, lone)
     return values

@@ -127,7 +127,7 @@ def umap(
 
 @styled
 def before_after(
-    adata: AnnData, color: str, *, before: str = "X_umap", after: str = "X_umap_harmony"
+    adata: AnnData, color: str, *, before: str | None = None, after: str | None = None
 ) -> Figure:
     """Cells on two maps, coloured by a column of ``obs`` with the same colours.
 
@@ -138,7 +138,8 @@ def before_after(
     color
         Column of ``obs``, whose values are taken for categories.
     before, after
-        Keys of ``obsm``.
+        Keys of ``obsm``. By default those of ``integrated.h5ad``: ``X_umap_uncorrected`` and
+        ``X_umap``, or, of an atlas that stays uncorrected, ``X_umap`` and ``X_umap_harmony``.
 
     Raises
     ------
@@ -146,6 +147,9 @@ def before_after(
         No such column or coordinates.
     """
     cells = CellValues(adata)
+    corrected = "X_umap_uncorrected" in adata.obsm
+    before = before or ("X_umap_uncorrected" if corrected else "X_umap")
+    after = after or ("X_umap" if corrected else "X_umap_harmony")
     codes, names = categories(cells.column(color, "color"))
     palette = colours(len(names))
     made = figure(2 * _HALF_SIDE, _HALF_SIDE, layout=None)

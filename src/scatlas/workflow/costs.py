@@ -330,8 +330,9 @@ COSTS = {
         Cost(1),
         seconds=lambda job, _: job.of.harmony_seconds(job.size.cells),
         threads=lambda job: job.of.all_cells_threads,
-        extra_mb=lambda job: job.of.harmony_mb(job.size.cells),
-        disk=lambda job: job.size.cells * job.of.harmony_comps * 4,
+        extra_mb=lambda job: job.of.harmony_mb(job.size.cells, streamed=True),
+        # With two temporary files of the same size.
+        disk=lambda job: 3 * job.size.cells * job.of.harmony_comps * 4,
     ),
     # Cells of the sample; the first one reads the atlas. [3]; subset, one thread: [5]; GPU and
     # embedding, eight threads: [7].

@@ -59,7 +59,7 @@ def recipe(config: Config, plates: Sequence[Plate]) -> str:
     """
     keys = {*ATLAS_KEYS, *(MAP_KEYS if config.maps_all_cells else ())}
     settings = config.model_dump(mode="json", include=keys)
-    if config.integrate and config.integrate.cells == "all":
+    if config.integrate and config.integrate.use:
         # The other keys belong to a later step.
         settings["integrate"] = config.integrate.model_dump(exclude={"umap", "label"})
     if config.labels and config.maps_all_cells:

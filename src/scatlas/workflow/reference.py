@@ -14,6 +14,7 @@ from scatlas.io import atomic_path
 from scatlas.io.files.hdf5_writing import write_h5ad
 from scatlas.matrix.gene_scale import GeneScale
 from scatlas.matrix.reference_map import Layout, Projection, ReferenceMap, index_reference
+from scatlas.matrix.symphony import MixedClusters
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,6 +75,7 @@ def _mend(var: pd.DataFrame, missing: list[str]) -> str:
 
 
 _FACTS = "new_plates"
+MIXED = "X_pca_harmony"
 
 
 class Reference(NamedTuple):
@@ -89,6 +91,8 @@ class Reference(NamedTuple):
     labels: dict[str, pd.CategoricalDtype]
     votes: pd.DataFrame
     n_leading: int
+    mixed: MixedClusters | None  # if the atlas is corrected: the components of its cells, too
+    mixed_by: list[str]  # obs columns
 
 
 def write_reference(
@@ -103,9 +107,11 @@ def write_reference(
     variance: pd.DataFrame,
     votes: pd.DataFrame,
     n_leading: int,
+    mixed: dict[str, Any] | None = None,
 ) -> None:
     """Write a reference; atomic. ``cells`` are the sampled ones without X: ``obs`` with ``plate``
-    and labels, ``var`` of the atlas, ``X_pca``, ``X_umap`` and ``uns['umap']``.
+    and labels, ``var`` of the atlas, ``X_pca``, ``X_umap`` and ``uns['umap']``. If the atlas is
+    corrected, ``X_pca`` is so, too, and ``mixed`` its ``uns['harmony']``.
 
     The rest is as in :mod:`scatlas.matrix.reference_map`: ``variance`` of ``held_variance``,
     ``usual`` and ``distances`` of ``usual_distances``.
@@ -122,6 +128,8 @@ def write_reference(
     if scale:
         facts["scale"] = {"mean": scale.mean, "std": scale.std, "zero_center": scale.zero_center}
         facts["scale"] |= {} if scale.max_value is None else {"max_value": scale.max_value}
+    if mixed:
+        facts["mixed"] = mixed
     umap = {"params": {name: cells.uns["umap"]["params"][name] for name in ("a", "b")}}
     out = ad.AnnData(
         obs=cells.obs,
@@ -156,5 +164,7 @@ def read_reference(path: Path) -> Reference:
     )
     projection = Projection(np.asarray(stored.varm["PCs"]), facts["offset"], scale)
     labels = {name: column.dtype for name, column in columns.items()}
-    known = labels, stored.uns["votes"], int(facts["n_leading"])
+    mixed = MixedClusters.from_table(facts["mixed"]) if "mixed" in facts else None
+    mixed_by = [str(name) for name in facts["mixed"]["key"]] if mixed else []
+    known = labels, stored.uns["votes"], int(facts["n_leading"]), mixed, mixed_by
     return Reference(stored.var, projection, cells, x_pca.shape[1], *known)

@@ -228,8 +228,8 @@ class Estimates:
         """Threads of a step in memory with all cells."""
         return 16 if self.atlas.cells > 1e6 else 4
 
-    def harmony_mb(self, n_cells: float) -> float:
-        return harmony_bytes(n_cells, self.harmony_comps) / 1e6
+    def harmony_mb(self, n_cells: float, *, streamed: bool = False) -> float:
+        return harmony_bytes(n_cells, self.harmony_comps, streamed=streamed) / 1e6
 
     def harmony_seconds(self, n_cells: float) -> float:
         return 1e-6 * US_PER_HARMONY_COMPONENT * n_cells * self.harmony_comps

@@ -44,10 +44,10 @@ class SampledCells:
         self.obs = pd.DataFrame(index=range(self.n_obs))
 
 
-def read_sample(path: Path, *, obsm: str | None = None) -> SampledCells:
-    """Number of cells and, if named, one element of ``obsm`` of ``subset.h5ad``."""
+def read_sample(path: Path, *, basis: str | None = None) -> SampledCells:
+    """Number of cells and, if named, the components ``basis`` of ``subset.h5ad``, as ``X_pca``."""
     with h5py.File(path, "r") as file:
-        found = {} if obsm is None else {obsm: read_element(file["obsm"][obsm])}
+        found = {} if basis is None else {"X_pca": read_element(file["obsm"][basis])}
         return SampledCells(len(file["obs"][ATLAS_ROW]), found)
 
 
@@ -132,6 +132,7 @@ class SampleMap(NamedTuple):
 
     sample: Sample
     x: Array
+    basis: str  # of x in obsm
     clusters: list[str]
     metric: str
     uns: dict[str, Any]
@@ -145,6 +146,7 @@ def read_map(subset: Path, neighbors: Path, umap: Path, leiden: Path) -> SampleM
 
     with h5py.File(neighbors, "r") as file:
         params = read_elem(file["uns/neighbors/params"])
+        basis = params.get("use_rep", "X_pca")
         distances = file["obsp/distances"]
         starts = distances["indptr"][:]
         sums = np.append(0, np.cumsum(distances["data"][:], dtype=np.float64))
@@ -154,7 +156,7 @@ def read_map(subset: Path, neighbors: Path, umap: Path, leiden: Path) -> SampleM
         clusters, leiden_facts = read_elem(file["obs/leiden"]), read_elem(file["uns/leiden"])
     with h5py.File(subset, "r") as file:
         rows = file["obs"][ATLAS_ROW][:]
-        x = file["obsm/X_pca"][:, : params.get("n_pcs")]
+        x = file["obsm"][basis][:, : params.get("n_pcs")]
     n_neighbors = min(int(params["n_neighbors"]), starts.size - 1)
     curve = umap_facts["params"]
     sample = Sample(
@@ -167,4 +169,4 @@ def read_map(subset: Path, neighbors: Path, umap: Path, leiden: Path) -> SampleM
         seed=int(check_random_state(curve.get("random_state", 0)).randint(2**63)),
     )
     uns = {"umap": umap_facts, "leiden": leiden_facts}
-    return SampleMap(sample, x, list(clusters.categories), params["metric"], uns)
+    return SampleMap(sample, x, basis, list(clusters.categories), params["metric"], uns)

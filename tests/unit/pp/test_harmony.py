@@ -33,19 +33,40 @@ def shifted() -> ad.AnnData:
     return ad.AnnData(obs=obs, obsm={"X_pca": x.astype(np.float32)})
 
 
-def test_it_is_what_harmonypy_gives(shifted: ad.AnnData):
-    from harmonypy import run_harmony
-
-    options = {"theta": 1.5, "max_iter_harmony": 3, "random_state": 7}
-    keys = ["plate", "donor"]
-    x = shifted.obsm["X_pca"].astype(np.float64)
-    theirs = run_harmony(x, shifted.obs, keys, verbose=False, **options).Z_corr
-    ours = sa.pp.harmony_integrate(shifted, keys, copy=True, **options)
+def test_plates_mix_and_lines_stay_apart(shifted: ad.AnnData):
+    options = {"theta": [1.5, 2.0], "max_iter_harmony": 3, "random_state": 7}
+    ours = sa.pp.harmony_integrate(shifted, ["plate", "donor"], copy=True, **options)
     assert "X_pca_harmony" not in shifted.obsm
-    assert ours.obsm["X_pca_harmony"].dtype == np.float32
-    np.testing.assert_array_equal(ours.obsm["X_pca_harmony"], theirs.astype(np.float32))
-    other = sa.pp.harmony_integrate(shifted, "plate", copy=True, **options)
-    assert not np.array_equal(other.obsm["X_pca_harmony"], ours.obsm["X_pca_harmony"])
+    moved = ours.obsm["X_pca_harmony"]
+    assert moved.dtype == np.float32
+    means = {
+        key: pd.DataFrame(ours.obsm[key]).groupby([list(ours.obs["line"]), list(ours.obs["plate"])])
+        for key in ("X_pca", "X_pca_harmony")
+    }
+    spread = {key: m.mean().groupby(level=0).std().to_numpy().mean() for key, m in means.items()}
+    assert spread["X_pca_harmony"] < 0.25 * spread["X_pca"]
+    # A seed changes the first clusters, and little of the result.
+    other = sa.pp.harmony_integrate(
+        shifted, ["plate", "donor"], copy=True, **options | {"random_state": 8}
+    ).obsm["X_pca_harmony"]
+    assert 0 < np.abs(other - moved).mean() < 0.05 * np.abs(moved - shifted.obsm["X_pca"]).mean()
+
+
+def test_each_option_changes_the_result(shifted: ad.AnnData):
+    def moved(**options):
+        return sa.pp.harmony_integrate(
+            shifted, "plate", copy=True, max_iter_harmony=2, **options
+        ).obsm["X_pca_harmony"]
+
+    first = moved()
+    changes = {"n_clusters": 5, "max_iter_clustering": 7, "sigma": 0.2, "theta": 1.0, "tau": 20.0}
+    changes |= {"ridge_lambda": 1.0, "alpha": 0.9, "block_proportion": 0.2, "random_state": 1}
+    changes |= {"batch_prune_threshold": 0.05, "tol_harmony": 10.0}
+    for name, value in changes.items():
+        assert not np.array_equal(moved(**{name: value}), first), name
+    # The passes of a round are more than four only if allowed, and end by themselves.
+    many, endless = (moved(max_iter_clustering=50, tol_clustering=tol) for tol in (1e-3, 0.0))
+    assert not np.array_equal(many, endless)
 
 
 def test_threads_and_dask_change_no_bit(shifted: ad.AnnData):
@@ -58,15 +79,6 @@ def test_threads_and_dask_change_no_bit(shifted: ad.AnnData):
     sa.pp.harmony_integrate(lazy, "plate", adjusted_basis="X_mixed")
     for other in (*(f.obsm["X_pca_harmony"] for f in found[1:]), lazy.obsm["X_mixed"]):
         np.testing.assert_array_equal(other, found[0].obsm["X_pca_harmony"])
-
-
-def test_as_many_cells_as_components():
-    """The library tells one from the other by the number of cells."""
-    x = np.random.default_rng(0).normal(size=(60, 60)).astype(np.float32)
-    labels = {"plate": pd.Categorical(np.arange(60) % 2)}
-    moved = harmony.harmonize(x, labels)
-    wide = harmony.harmonize(np.c_[x, np.zeros((60, 1), np.float32)], labels)
-    np.testing.assert_allclose(moved, wide[:, :60], atol=1e-4)
 
 
 def test_refusals(shifted: ad.AnnData, monkeypatch: pytest.MonkeyPatch):
@@ -82,39 +94,66 @@ def test_refusals(shifted: ad.AnnData, monkeypatch: pytest.MonkeyPatch):
     refused(r"obs\['same'\] has the same value, 'x', for all cells", odd, "same")
     refused(r"obs\['gap'\] has no value for 200 cells", odd, "gap")
     odd.obsm["X_pca"][3, 3] = np.nan
-    refused("not finite", odd)
-    monkeypatch.setattr(harmony, "available_memory", lambda: 100_000)
+    refused(r"the components of cell 3 \(counted from 0\) are not finite, or beyond 1e\+30", odd)
+    odd = shifted.copy()
+    odd.obs["same_as_plate"] = odd.obs["plate"].cat.codes
+    refused(
+        "'plate'.* and .*'same_as_plate'.* divide the cells alike", odd, ["plate", "same_as_plate"]
+    )
+    many = sa.pp.sample(shifted, n=1100, replace=True, copy=True)
+    many.obs["cell"] = np.arange(1100)
+    refused("has 1,100 values, but Harmony mixes at most 1,000", many, "cell")
+    with monkeypatch.context() as patch:
+        patch.setattr(harmony, "_MAX_COMBINATIONS", 2)
+        refused(
+            "'plate'.* have 3 combinations of values, but .* at most 2", odd, ["donor", "plate"]
+        )
+    monkeypatch.setattr(harmony, "available_memory", lambda: 10_000)
     refused(r"600 cells in 8 components takes 0.0 GB, but 0.0 GB", error=TooLargeError)
-    assert harmony_bytes(1e6, 50) == 1e6 * (40 * 50 + 10 * 100 + 64)
+    assert harmony_bytes(1e6, 50) == 1e6 * (8 * 50 + 32)
+    assert harmony_bytes(1e6, 50, streamed=True) == 2**18 * 8 * 50 + 1e6 * 32
 
 
 @pytest.mark.parametrize(
     "options",
-    [{"max_iter_harmony": n} for n in (0, -1, 2**31, 1.5)]
-    + [{"theta": theta} for theta in (-1.0, np.nan, 1e39, [1.0])]
-    + [{"key": []}, {"random_state": 1.5}, {"adjusted_basis": None}],
+    [{"max_iter_harmony": n} for n in (0, -1, 1.5)]
+    + [{"theta": theta} for theta in (-1.0, np.nan, None, 1e39, [1.0, 2.0], [np.nan])]
+    + [{"key": []}, {"random_state": 1.5}, {"adjusted_basis": None}, {"n_clusters": 0}]
+    + [{name: 0} for name in ("sigma", "alpha", "ridge_lambda", "block_proportion")]
+    + [{"batch_prune_threshold": 2}, {"tau": -1}, {"tol_harmony": None}, {"tol_clustering": -1}]
+    + [{"max_iter_clustering": 0}],
     ids=str,
 )
-def test_each_option_is_checked_before_the_library_gets_it(shifted: ad.AnnData, options):
+def test_each_option_is_checked(shifted: ad.AnnData, options):
     name = next(iter(options))
     with pytest.raises(InputError, match=name):
         sa.pp.harmony_integrate(shifted, **{"key": "plate", "copy": True} | options)
 
 
-@pytest.mark.parametrize("scale", [1e-45, 1e38, 1e150])
-def test_components_that_single_precision_cannot_hold(shifted: ad.AnnData, scale):
-    """The library gives zeros, or never returns."""
+@pytest.mark.parametrize(
+    ("scale", "message"), [(1e-45, "below 1e-30"), (1e38, "beyond 1e"), (1e150, "beyond 1e")]
+)
+def test_components_that_single_precision_cannot_hold(shifted: ad.AnnData, scale, message):
     x, labels = shifted.obsm["X_pca"].astype(np.float64) * scale, {"plate": shifted.obs["plate"]}
-    with pytest.raises(InputError, match="beyond 1e-30 to 1e"):
+    with pytest.raises(InputError, match=message):
         harmony.harmonize(x, labels)
     with pytest.raises(InputError, match="60 cells and one component"):
         harmony.harmonize(x[:, :0], labels)
 
 
-def test_seeds_above_31_bits(shifted: ad.AnnData):
-    x, labels = shifted.obsm["X_pca"], {"plate": shifted.obs["plate"]}
-    moved = harmony.harmonize(x, labels, random_state=2**32 - 1, max_iter_harmony=1)
-    assert not np.array_equal(moved, harmony.harmonize(x, labels, max_iter_harmony=1))
+def test_a_batch_of_one_cell_is_told(shifted: ad.AnnData, caplog: pytest.LogCaptureFixture):
+    shifted = shifted.copy()
+    shifted.obs["odd"] = np.where(np.arange(N) == 5, "lone", shifted.obs["plate"])
+    sa.pp.harmony_integrate(shifted, "odd")
+    assert "obs['odd']: 1 batches have a single cell" in caplog.text
+    assert np.isfinite(shifted.obsm["X_pca_harmony"]).all()
+
+
+def test_cells_that_are_alike_or_at_the_origin(shifted: ad.AnnData):
+    for x in (np.zeros((N, 3)), np.ones((N, 3))):
+        shifted = ad.AnnData(obs=shifted.obs, obsm={"X_pca": x})
+        sa.pp.harmony_integrate(shifted, "plate")
+        np.testing.assert_allclose(shifted.obsm["X_pca_harmony"], x, atol=1e-6)
 
 
 # LISI -------------------------------------------------------------------------------------------

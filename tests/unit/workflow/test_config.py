@@ -337,10 +337,16 @@ def test_more_plates_wanted_than_there_are():
         check_plates(three, plates[:1])
 
 
+def test_a_column_cannot_be_mixed_and_stay_separate():
+    with pytest.raises(ConfigError, match=r"label \(cell_line\) should stay separate, but"):
+        load({"integrate": {"key": ["plate", "cell_line"]}})
+    assert load({"integrate": {"key": ["cell_line"], "label": None}}).integrate.label is None
+
+
 def test_harmony_and_doublets_that_other_rules_depend_on():
     assert load({}).harmony is None
-    assert load({"integrate": {}}).harmony is None
-    whole = load({"integrate": {"cells": "all", "key": ["donor"], "theta": 1.5, "label": None}})
+    assert load({"integrate": {"use": False}}).harmony is None
+    whole = load({"integrate": {"key": ["donor"], "theta": 1.5, "label": None}})
     assert whole.harmony == Harmony(key=["donor"], theta=1.5)
     doublets = [None, {}, {"filter": True}]
     assert [load({"doublets": d}).drops_doublets for d in doublets] == [False, False, True]

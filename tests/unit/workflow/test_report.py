@@ -75,7 +75,9 @@ def test_mixed_cells_have_a_section_of_their_own(run, tmp_path: Path, drawn: boo
     adata = ad.read_h5ad(results.umap)
     if drawn:
         adata.obsm["X_umap_harmony"] = adata.obsm["X_umap"][::-1].copy()
-    scores = pd.DataFrame({"should be": ["mixed"], "score after": [0.75]}, index=["plate"])
+    rows = [["mixed", 0.25, 0.75], ["apart", 0.9, 0.5]]
+    names = ["should be", "score before", "score after"]
+    scores = pd.DataFrame(rows, index=["plate", "line"], columns=names)
     adata.uns["integrate"] = {"scores": scores.rename_axis("column")}
     adata.write_h5ad(tmp_path / "integrated.h5ad")
     config = CONFIG | {"integrate": {"key": ["plate"], "label": "no such column"}}
@@ -85,6 +87,8 @@ def test_mixed_cells_have_a_section_of_their_own(run, tmp_path: Path, drawn: boo
     assert (tmp_path / "figures/integration/plate.png").is_file() == drawn
     table = pd.read_csv(tmp_path / "tables/mixing.tsv", sep="\t", index_col="column")
     assert table.loc["plate", "score after"] == 0.75
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert "plate mixes better (0.25 before, 0.75 after; 1 is best); line is blurred, so" in page
 
 
 @pytest.mark.parametrize("by", ["leiden", None])

@@ -106,7 +106,7 @@ def test_graph_of_the_sample(tmp_path: Path):
         part.obsp[name] = sp.random(N, N, 0.1, format="csr", rng=rng)
     part.uns["neighbors"] = {"params": {"metric": "euclidean", "n_neighbors": 15}}
     write_part(tmp_path / "neighbors.h5ad", part, tmp_path / "subset.h5ad")
-    found = read_sample(tmp_path / "subset.h5ad", obsm="X_pca")
+    found = read_sample(tmp_path / "subset.h5ad", basis="X_pca")
     add_graph(found, tmp_path / "neighbors.h5ad")
     assert found.n_obs == N
     np.testing.assert_array_equal(found.obsm["X_pca"], whole.obsm["X_pca"])

@@ -41,7 +41,7 @@ _OF_COMPONENTS = {
     "PCs": "varm/PCs",
     **{name: f"uns/pca/{name}" for name in ("params", "variance", "variance_ratio")},
 }
-_COORDINATES = ("X_pca", "X_umap")
+_COORDINATES = ("X_pca", "X_pca_harmony", "X_umap")
 _RECORD = "scatlas"
 # What the name of the atlas is among the plates; no plate's name has a space.
 _ATLAS = "the atlas"
@@ -209,9 +209,11 @@ def extend(
             notes = [f"uns/{path.name}" for path in (atlas / "uns").iterdir() if path.is_dir()]
             notes.remove(f"uns/{_RECORD}")
             place(atlas, partial, {name: name for name in notes})
-            for name in _COORDINATES:
+            obsm = [open_with_zarr_python(store)["obsm"] for store in stores.values()]
+            there = [name for name in _COORDINATES if all(name in of for of in obsm)]
+            for name in there:
                 _join_coordinates([*stores.values()], name, partial / "obsm" / name)
-            others = [n for n in open_with_zarr_python(atlas)["obsm"] if n not in _COORDINATES]
+            others = [name for name in obsm[0] if name not in there]
             if others:
                 logger.warning(
                     "obsm[%s] of the atlas is left out: new cells have no such coordinates",

@@ -28,9 +28,15 @@ from scatlas.io.zarr_writer.elements import (
 from scatlas.io.zarr_writer.sharded_array import ShardedArray, encoding_pool
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 _VALUES_AT_ONCE = 2**24
+
+
+class _Rows(Protocol):
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    def __getitem__(self, rows: slice, /) -> np.ndarray: ...
 
 
 class _Components(Protocol):
@@ -99,10 +105,13 @@ def write_pca(
         consolidate(partial)
 
 
-def write_embedding(path: Path | str, name: str, x: np.ndarray) -> None:
-    """Write coordinates of cells; atomic.
+def write_embedding(
+    path: Path | str, name: str, x: _Rows, *, uns: Mapping[str, Any] | None = None
+) -> None:
+    """Write coordinates of cells, a piece at a time; atomic.
 
-    The store is a mapping in AnnData's encoding of ``name`` (float32, chunks of whole rows).
+    The store is a mapping in AnnData's encoding of ``name`` (float32, chunks of whole rows) and
+    ``uns``.
 
     Parameters
     ----------
@@ -111,12 +120,18 @@ def write_embedding(path: Path | str, name: str, x: np.ndarray) -> None:
     name
         What ``obsm`` will call it.
     x
-        float32 [cells, dimensions].
+        float32 [cells, dimensions]: an array, or what gives one for a slice of cells.
+    uns
+        Small elements.
     """
+    n_cells, width = x.shape
+    rows = max(1, _VALUES_AT_ONCE // width)
     with atomic_path(path) as partial, encoding_pool() as pool:
-        with coordinates(partial / name, x.shape[1], pool) as cells:
-            cells.append(x, copy=False)
+        with coordinates(partial / name, width, pool) as cells:
+            for first in range(0, n_cells, rows):
+                cells.append(x[first : first + rows], copy=False)
         create_group(partial, DICT)
+        write_elem(open_group_to_write(partial), "uns", dict(uns or {}))
         consolidate(partial)
 
 
@@ -134,13 +149,22 @@ def read_components(path: Path | str, n_comps: int | None = None) -> np.ndarray:
     -------
     float64 [cells, n_comps].
     """
+    n_cells, width = open_rows(Path(path), "X_pca").shape
+    out = np.empty((n_cells, width if n_comps is None else n_comps))
+    for first, block in component_blocks(path, n_comps):
+        out[first : first + len(block)] = block
+    return out
+
+
+def component_blocks(
+    path: Path | str, n_comps: int | None = None
+) -> Iterator[tuple[int, np.ndarray]]:
+    """First cell and float32 [rows, n_comps] of the pieces of :func:`read_components`."""
     array = open_rows(Path(path), "X_pca")
     n_cells, width = array.shape
-    out = np.empty((n_cells, width if n_comps is None else n_comps))
     rows = max(1, _VALUES_AT_ONCE // width // array.chunks[0]) * array.chunks[0]
     for first in range(0, n_cells, rows):
-        out[first : first + rows] = array[first : first + rows][:, : out.shape[1]]
-    return out
+        yield first, array[first : first + rows][:, : width if n_comps is None else n_comps]
 
 
 def write_columns(

@@ -30,8 +30,8 @@ PLATE_NAME = rf"^[A-Za-z0-9_][A-Za-z0-9._-]{{0,{_MAX_NAME - 1}}}$"
 # `integrate` is named by its column, with this prefix.
 WRITTEN_COLUMNS = {
     *("total_counts", "n_genes_by_counts", "total_counts_mt", "pct_counts_mt", "size_factor"),
-    *("doublet_score", "predicted_doublet", "leiden", "leiden_share", "leiden_harmony"),
-    *("map_distance", "unlike_atlas", "atlas_row"),
+    *("doublet_score", "predicted_doublet", "leiden", "leiden_share"),
+    *("leiden_harmony", "leiden_uncorrected", "map_distance", "unlike_atlas", "atlas_row"),
 }
 _MEASURE = "lisi_"
 

@@ -314,22 +314,34 @@ class Harmony(Section):
 
 
 class Integrate(Harmony):
-    """Batch correction of the components, with map, clusters and scores."""
+    """Batch correction of the components, with the map and scores before and after."""
 
-    cells: Literal["subset", "all"] = described(
-        "subset",
-        "subset: correct the cells of the sample. all: correct the whole atlas, which gets",
-        "obsm['X_pca_harmony']; this takes 3 kB of memory per cell with 50 components, 13 kB",
-        "with 300.",
+    use: bool = described(
+        True,
+        "true: correct all cells, whose obsm['X_pca_harmony'] neighbours, map, clusters and new",
+        "plates use. false: correct the sample alone, beside an atlas that stays uncorrected.",
+        strict=True,
     )
     umap: bool = described(
-        True, "Also compute UMAP and clusters of the corrected cells.", strict=True
+        True,
+        "Also compute UMAP and clusters of the other components: with use, of those before the",
+        "correction; else of those after it.",
+        strict=True,
     )
     label: Text | None = described(
         "cell_line",
         "The obs column whose values should stay separate, such as the cell type: the scores",
         "show whether the correction has mixed them. Ignored if the cells lack it. null: none.",
     )
+
+    @model_validator(mode="after")
+    def _check_label(self) -> Self:
+        if self.label in self.key:
+            raise ValueError(
+                f"integrate.label ({self.label}) should stay separate, but integrate.key mixes it: "
+                "name another column, or set label to null"
+            )
+        return self
 
 
 class Report(Section):
@@ -564,7 +576,7 @@ class Config(Section):
     @property
     def harmony(self) -> Harmony | None:
         """Options of the rule ``harmony``, if the whole atlas is corrected."""
-        if self.integrate is None or self.integrate.cells != "all":
+        if self.integrate is None or not self.integrate.use:
             return None
         return Harmony(**self.integrate.model_dump(include=set(Harmony.model_fields)))
 

@@ -25,7 +25,7 @@ from scatlas.workflow.explore._pack import (
     pack_json,
     pack_names,
     page_bytes,
-    same_cells,
+    second_map,
 )
 from scatlas.workflow.inline_page import content_policy, joined_scripts
 
@@ -82,7 +82,7 @@ def build(
     names = [gene.name for gene in genes]
     code = _code(SCRIPTS + (OF_EFFECTS if effects else ()))
     left = max_bytes - len(code.encode()) - 1000
-    mixed = mixed if same_cells(sample, mixed) else None
+    second = second_map(sample, mixed)
     described_columns = [_described(column, total, cells.columns) for column in columns]
     counts, sides = _counts(total, columns, int(_COUNTS_SHARE * left))
     blocks = {**counts, "number-means": _number_means(total)}
@@ -97,7 +97,7 @@ def build(
     left -= 2 * page_bytes({"meta": pack_json(described)}) + 4000 + 40 * len(genes)
     # What the means of the genes take if they cannot be compressed by more.
     reserved = int(_MEANS_BYTES * len(genes) * np.count_nonzero(total.wide_cells))
-    points = Points(sample, mixed, columns)
+    points = Points(sample, second and second[1], columns)
     point_blocks, rows = points.blocks(n_points, int(_POINTS_SHARE * max(left - reserved, 0)))
     stride = gene_stride(rows.size, len(genes))
     values = read_genes(cells, sample, names, total.wide_pixel, rows[::stride], measured, **sizes)
@@ -112,7 +112,7 @@ def build(
         "side": SIDE,
         "means_side": MEANS_SIDE,
         "gene_stride": stride * step,
-        "maps": ["UMAP", "UMAP after Harmony"][: 1 + (mixed is not None)],
+        "maps": ["UMAP", *([second[0]] if second else [])],
         "columns": [
             {**column, "side": side} for column, side in zip(described_columns, sides, strict=True)
         ],

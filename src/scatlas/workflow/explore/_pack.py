@@ -34,6 +34,11 @@ _MAX_GENE_POINTS, _MAX_GENE_VALUES = 250_000, 75_000_000
 # Largest share of what points take for the names of the cells; else the page has their rows.
 _NAMES_SHARE = 0.4
 _MAX_SHARED = 90  # letters, as one ASCII character holds
+# Maps of integrated.h5ad that umap.h5ad lacks.
+_SECOND_MAPS = {
+    "X_umap_uncorrected": "UMAP before Harmony",
+    "X_umap_harmony": "UMAP after Harmony",
+}
 
 
 def deflate(data: bytes | NDArray[np.uint8]) -> bytes:
@@ -118,7 +123,7 @@ class Points:
     """Points of the page, before they are thinned out."""
 
     sample: MapCells
-    mixed: MapCells | None  # integrated.h5ad, if it has a map of the same cells
+    second: NDArray[np.floating] | None  # another map of the same cells
     columns: Sequence[PageColumn]
 
     def blocks(self, n_points: int, max_bytes: int) -> tuple[dict[str, bytes], NDArray[np.int64]]:
@@ -137,9 +142,9 @@ class Points:
 
     def _packed(self) -> Callable[[NDArray[np.int64]], dict[str, bytes]]:
         """Function that packs some rows."""
-        maps = {"xy": _positions_of(self.sample, "X_umap")}
-        if self.mixed is not None:
-            maps["xy-1"] = _positions_of(self.mixed, "X_umap_harmony")
+        maps = {"xy": _positions(self.sample.coordinates())}
+        if self.second is not None:
+            maps["xy-1"] = _positions(self.second)
         codes = [np.concatenate([*self.sample.codes(column)]) for column in self.columns]
         atlas_rows = self.sample.values(ATLAS_ROW)
 
@@ -211,8 +216,7 @@ def pack_names(names: Iterable[str]) -> bytes:
     return pack_json(packed)
 
 
-def _positions_of(cells: MapCells, key: str) -> NDArray[np.uint16]:
-    xy = cells.coordinates(key=key)
+def _positions(xy: NDArray[np.floating]) -> NDArray[np.uint16]:
     return positions(xy, box_of(xy))
 
 
@@ -222,9 +226,10 @@ def in_threads(tasks: dict[str, Any]) -> dict[str, bytes]:
         return dict(zip(tasks, pool.map(lambda task: task(), tasks.values()), strict=True))
 
 
-def same_cells(sample: MapCells, other: MapCells | None) -> bool:
-    """Whether another file has a second map of the same cells."""
-    if other is None or not other.has_coordinates("X_umap_harmony"):
-        return False
+def second_map(sample: MapCells, other: MapCells | None) -> tuple[str, NDArray[np.floating]] | None:
+    """Name and coordinates of the second map of another file, if it has the same cells."""
+    key = next((key for key in _SECOND_MAPS if other and other.has_coordinates(key)), None)
+    if other is None or key is None:
+        return None
     ours, theirs = (cells.values(ATLAS_ROW) for cells in (sample, other))
-    return bool(np.array_equal(ours, theirs))
+    return (_SECOND_MAPS[key], other.coordinates(key=key)) if np.array_equal(ours, theirs) else None

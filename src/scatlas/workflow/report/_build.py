@@ -374,7 +374,7 @@ def _integration(writer: ReportWriter, results: Results, config: Mapping[str, An
             color=color,
         )
         for color in colors
-        if color in cells.obs and "X_umap_harmony" in cells.obsm
+        if color in cells.obs and {"X_umap_harmony", "X_umap_uncorrected"} & {*cells.obsm}
     ]
     return [*pictures, writer.table("mixing", "Mixing", results.mixing)]
 

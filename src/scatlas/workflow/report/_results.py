@@ -310,7 +310,7 @@ class Results:
 
     @cached_property
     def mixed_cells(self) -> ad.AnnData:
-        """The same of the mixed cells, with ``X_umap_harmony`` if there is a map of them."""
+        """The sample with its maps before and after the correction, if both were made."""
         assert self.integrated is not None
         return _cells(self.integrated)
 

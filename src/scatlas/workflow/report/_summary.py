@@ -38,6 +38,7 @@ _MAX_NAMED = 10
 _FEW_KEPT = 0.7
 # A cluster is of one plate from this share of its cells, if the plate has less than half of all.
 _ONE_PLATE_SHARE = 0.9
+_NOTICED = 0.02  # of a score of mixing, from 0 to 1
 
 
 class OddPlate(NamedTuple):
@@ -166,7 +167,9 @@ def _look(
     alone = clusters_of_one_plate(by_cluster)
     for plate, clusters in list(alone.items())[:_MAX_NAMED]:
         n = count(len(clusters), "cluster")
-        said = f"{plate} makes up nearly all of {n} (a batch effect?): "
+        asked = "a batch effect? The key integrate corrects it"
+        asked = "after batch correction, too" if results.integrated else asked
+        said = f"{plate} makes up nearly all of {n} ({asked}): "
         look.append([Link(said), *_list(clusters, anchors)])
     if len(alone) > _MAX_NAMED:
         table = Link("clusters", "#table-clusters")
@@ -182,9 +185,9 @@ def _look(
     if "table-markers" in there:
         look.append([Link("What the clusters are: their "), Link("marker genes", "#table-markers")])
     look += [[Link(sentence)] for sentence in results.fact("markers", "to_add")]
-    if "figure-integration-plate" in there:
-        link = Link("batch correction", "#figure-integration-plate")
-        look.append([Link("The map before and after "), link])
+    if results.integrated:
+        said = what_mixing_did(results.mixing)
+        look.append([Link("Batch correction", "#table-mixing"), Link(f": {said}")])
     if explorer.columns:
         look.append([Link("All cells, genes and columns: "), Link("the explorer", EXPLORER)])
     return look
@@ -207,6 +210,21 @@ def _next_steps(results: Results, config: Mapping[str, Any]) -> list[list[Link]]
     if several and not config.get("effects"):
         steps.append([*groups, Link(" in the "), settings, Link(" (docs/after/compare.md)")])
     return steps
+
+
+def what_mixing_did(scores: pd.DataFrame) -> str:
+    """Whether batches mix better, and what was to stay apart does, in one sentence."""
+    parts = []
+    for name, row in scores.iterrows():
+        before, after = row["score before"], row["score after"]
+        if row["should be"] == "mixed":
+            did = "mixes better" if after > before + _NOTICED else "mixes no better"
+        elif after < before - _NOTICED:
+            did = "is blurred, so lower integrate.theta or set integrate.use to false"
+        else:
+            did = "stays apart"
+        parts.append(f"{name} {did} ({before:.2f} before, {after:.2f} after; 1 is best)")
+    return "; ".join(parts)
 
 
 def _in_doubt(results: Results) -> list[list[Link]]:
