@@ -73,11 +73,11 @@ def test_mixed_cells_have_the_cpus_neighbours(tmp_path_factory: pytest.TempPathF
     }
     gpu = ad.read_h5ad(project.results / "integrated.h5ad")
     np.testing.assert_array_equal(gpu.obsm["X_pca_harmony"], cpu.obsm["X_pca_harmony"])
-    a, b = (x.obsp["harmony_distances"].astype(bool) for x in (gpu, cpu))
+    a, b = (x.obsp["uncorrected_distances"].astype(bool) for x in (gpu, cpu))
     assert a.multiply(b).sum() >= 0.9999 * b.sum()
     scores = gpu.uns["integrate"]["scores"].loc["plate"]
     assert scores["score after"] > scores["score before"]
-    assert gpu.obsm["X_umap_harmony"].shape == (gpu.n_obs, 2)
+    assert gpu.obsm["X_umap_uncorrected"].shape == (gpu.n_obs, 2)
 
 
 def test_doublets_of_counts_on_the_gpu():
