@@ -8,6 +8,7 @@ from pathlib import Path
 import anndata as ad
 import numpy as np
 import pytest
+from sklearn.metrics import adjusted_rand_score
 
 from scatlas.datasets import simulate_plate, write_plate
 from tests.gpu.shared import needs
@@ -54,7 +55,9 @@ def test_the_same_genes(atlas_by_backend):
 
 def test_the_same_cells_and_components(atlas_by_backend):
     cpu, gpu = (ad.read_zarr(atlas_by_backend[name] / "atlas.zarr") for name in ("cpu", "gpu"))
-    assert cpu.obs.equals(gpu.obs)
+    assert cpu.obs.drop(columns="leiden").equals(gpu.obs.drop(columns="leiden"))
+    # Neighbours that differ by rounding may move a cell between clusters.
+    assert adjusted_rand_score(cpu.obs["leiden"], gpu.obs["leiden"]) > 0.95
     np.testing.assert_allclose(gpu.X.data, cpu.X.data, rtol=2e-7)
     np.testing.assert_array_equal(gpu.X.indices, cpu.X.indices)
     np.testing.assert_allclose(gpu.uns["pca"]["variance"], cpu.uns["pca"]["variance"], rtol=1e-6)
