@@ -117,6 +117,9 @@ def test_the_code_of_a_page_runs(folder: Path, page: str, monkeypatch: pytest.Mo
             if page == "names":  # which edits the atlas
                 shutil.copytree("results/atlas.zarr", "as-made.zarr")
             exec(compile(text, f"{page}.md", "exec"), names)
+    if page == "batches":  # whose clusters get names again
+        run("scatlas label")
+        change(folder, "labels: labels.tsv")
     if page == "names":
         change(folder, "labels: labels.tsv")
         shutil.rmtree("results/atlas.zarr")

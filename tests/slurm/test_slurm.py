@@ -364,7 +364,8 @@ def test_each_step_of_a_small_atlas_has_a_group():
             group = re.search(r"^    group:\n +(\w+)$", part, re.MULTILINE)
             groups[part.partition(":")[0]] = group and group[1]
     assert {"atlas", "base", "merge_by_gene", "embedding", "map"} <= set(groups)
-    assert {rule for rule in groups if groups[rule] == "small_report"} == {"markers", "report"}
+    last = {"markers", "report", "edistance", "effects"}
+    assert {rule for rule in groups if groups[rule] == "small_report"} == last
     assert set(groups.values()) == {"small_atlas", "small_report"}, groups
 
 

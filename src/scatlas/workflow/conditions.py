@@ -94,6 +94,12 @@ def _cluster_sizes(
 def _blocks(store: Path, names: Mapping[str, str]) -> Iterator[tuple[slice, pd.DataFrame]]:
     """Rows and their labels, by the keys of ``names``."""
     with open_tables(store) as (obs, _):
+        for name in names.values():
+            if name not in obs.columns:
+                raise InputError(
+                    f"the cells have no obs column {name!r}, which effects names; they have "
+                    f"{', '.join(obs.columns)}"
+                )
         read: dict[str, Any] = {name: obs.columns[name] for name in names.values()}
         for first in range(0, obs.n_rows, _ROWS):
             rows = slice(first, min(first + _ROWS, obs.n_rows))
