@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
-from anndata.io import read_elem
 
 from scatlas.io import assemble
-from scatlas.io.files.local_zarr import open_with_zarr_python
 from scatlas.workflow import provenance, script
 
 
@@ -27,9 +25,6 @@ def main(argv: list[str] | None = None) -> None:
     with script.recorded_run(args, outputs=[args.atlas]) as facts:
         genes = pd.read_parquet(args.genes)
         record = provenance.record(args.recipe, args.manifests) if args.recipe else None
-        uns = {"scatlas": record} if record else {}
-        if args.harmony:
-            uns["harmony"] = read_elem(open_with_zarr_python(args.harmony)["uns/harmony"])
         facts |= assemble(
             args.merged,
             args.pca,
@@ -38,7 +33,7 @@ def main(argv: list[str] | None = None) -> None:
             obsm={"X_pca_harmony": args.harmony} if args.harmony else {},
             cell_map=args.map,
             labels=args.labels,
-            uns=uns,
+            uns={"scatlas": record} if record else {},
         )
 
 

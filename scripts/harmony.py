@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-
-import numpy as np
 
 from scatlas.errors import InputError
 from scatlas.io import open_tables, write_embedding
@@ -46,8 +45,10 @@ def main(argv: list[str] | None = None) -> None:
             mixed = mix_rows(x, moved, dict(labels.items()), random_state=args.seed, **options)
             # What new plates are compared with.
             clusters = {"sizes": mixed.sums[:, -1], "sums": mixed.sums[:, :-1]}
-            clusters |= {"sigma": SIGMA, "key": np.array(key, dtype=object)}
-            write_embedding(args.harmony, "X_pca_harmony", moved, uns={"harmony": clusters})
+            facts_of_clusters = {"sigma": str(SIGMA), "key": json.dumps(key)}
+            write_embedding(
+                *(args.harmony, "X_pca_harmony", moved), tables=clusters, params=facts_of_clusters
+            )
         facts |= {"n_cells": shape[0], "n_comps": shape[1], "objectives": mixed.objectives}
 
 

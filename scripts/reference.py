@@ -94,7 +94,7 @@ def main(argv: list[str] | None = None) -> None:
             variance=variance,
             votes=votes,
             n_leading=n_leading,
-            mixed=sample.uns.get("harmony"),
+            mixed=sample.uns.get(MIXED),
         )
         facts |= {"n_cells": sample.n_obs, "n_cells_of_atlas": codes.size, "recall": index.recall}
         facts |= {"n_neighbors": n_neighbors, "n_pcs": n_pcs or PCs.shape[1]}
@@ -107,7 +107,7 @@ def sample_cells(atlas: Path, n_cells: int, columns: list[str], seed: int) -> tu
     chosen = np.sort(rng.choice(n_all, size=min(n_cells, n_all), replace=False))
     store = open_with_zarr_python(atlas)
     # Its map is of the mixed cells where their clusters were kept.
-    basis = MIXED if "harmony" in store["uns"] else "X_pca"
+    basis = MIXED if MIXED in store["uns"] else "X_pca"
     obs, obsm = ["plate", *columns], [basis, "X_umap"]
     return read_subset(atlas, chosen, x=False, obs=obs, obsm=obsm), basis
 

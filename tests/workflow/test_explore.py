@@ -67,7 +67,6 @@ def test_the_page_has_all_cells_and_the_markers(explored: Project):
     best = set(markers["names"][markers["rank"] <= 10])
     genes = [gene["name"] for gene in meta["genes"]]
     assert best < set(genes), "in the atlas or not"
-    assert best - set(atlas.var_names)
     assert len(genes) == max(40, len(best) + 1)
     assert len({*genes} - {*atlas.var_names, *best}) == 1, "as named"
     assert meta["markers"]
@@ -116,7 +115,7 @@ def test_other_labels_of_a_plate_make_another_page(
     assert copy.outputs()["explore.html"] != before["explore.html"]
 
 
-def test_a_sample_without_markers_and_its_map_after_mixing(explored: Project, tmp_path: Path):
+def test_a_sample_without_markers_and_its_map_before_mixing(explored: Project, tmp_path: Path):
     copy = explored.copied(tmp_path / "copy")
     copy.config |= {"map": {"cells": "sample"}, "markers": {"by": []}}
     copy.change(integrate={"key": ["plate"]})
@@ -124,4 +123,4 @@ def test_a_sample_without_markers_and_its_map_after_mixing(explored: Project, tm
     meta = meta_of(copy)
     assert meta["n_cells"] == meta["n_points"] == 300
     assert meta["markers"] == []
-    assert meta["maps"] == ["UMAP", "UMAP after Harmony"]
+    assert meta["maps"] == ["UMAP", "UMAP before Harmony"]

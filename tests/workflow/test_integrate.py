@@ -159,7 +159,7 @@ def test_new_plates_are_corrected_as_their_atlas_is(mixed: Project, tmp_path: Pa
     project.build("map_plates", "extend", cores=2)
     found, old = (ad.read_zarr(p) for p in (project.results / "mapped/p4.zarr", store))
     assert found.obsm["X_pca_harmony"].shape == (found.n_obs, 8)
-    tables = MixedClusters.from_table(old.uns["harmony"])
+    tables = MixedClusters.from_table(old.uns["X_pca_harmony"])
     assert tables.sizes.sum() == pytest.approx(old.n_obs, rel=1e-6)
     np.testing.assert_allclose(
         tables.sums.sum(axis=0), old.obsm["X_pca_harmony"].sum(axis=0), atol=0.05

@@ -99,7 +99,7 @@ def test_another_name_reruns_little_and_names_of_other_clusters_are_not_used(
     names = ad.read_zarr(project.results / "atlas.zarr").obs["cell_type"]
     assert list(names.cat.categories) == ["T cells", "Plasma: 1"]
 
-    project.change(leiden={"resolution": 0.3}, labels=["cells.csv", "labels.tsv"])
+    project.change(leiden={"resolution": 5.0}, labels=["cells.csv", "labels.tsv"])
     done = project.run("atlas")
     assert done.returncode == 1
     assert re.search(

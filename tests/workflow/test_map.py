@@ -95,7 +95,7 @@ def test_threads_change_no_byte(built: Project, tmp_path: Path):
         out = tmp_path / f"map{threads}.zarr"
         scripted["main"](
             [
-                *("--pca", str(built.results / "pca.zarr")),
+                *("--components", str(built.results / "pca.zarr")),
                 *("--subset", str(built.results / "subset.h5ad"), "--map", str(out)),
                 *(f"--{step}={steps / step}.h5ad" for step in ("neighbors", "umap", "leiden")),
                 *("--manifest", str(tmp_path / f"{threads}.json"), "--threads", threads),

@@ -46,8 +46,8 @@ class MixedClusters(NamedTuple):
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> MixedClusters:
-        """Clusters as ``uns['harmony']`` has them."""
-        return cls(table["sizes"], table["sums"], float(table["sigma"]))
+        """Clusters as ``uns['X_pca_harmony']`` of an atlas has them."""
+        return cls(table["sizes"], table["sums"], float(table["params"]["sigma"]))
 
     def shares(self, x: Floats) -> Floats:
         """Shares of cells ``[n, components]`` in the clusters ``[n, clusters]``, by their angles to

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -111,7 +112,7 @@ def write_reference(
 ) -> None:
     """Write a reference; atomic. ``cells`` are the sampled ones without X: ``obs`` with ``plate``
     and labels, ``var`` of the atlas, ``X_pca``, ``X_umap`` and ``uns['umap']``. If the atlas is
-    corrected, ``X_pca`` is so, too, and ``mixed`` its ``uns['harmony']``.
+    corrected, ``X_pca`` is so, too, and ``mixed`` its ``uns['X_pca_harmony']``.
 
     The rest is as in :mod:`scatlas.matrix.reference_map`: ``variance`` of ``held_variance``,
     ``usual`` and ``distances`` of ``usual_distances``.
@@ -165,6 +166,6 @@ def read_reference(path: Path) -> Reference:
     projection = Projection(np.asarray(stored.varm["PCs"]), facts["offset"], scale)
     labels = {name: column.dtype for name, column in columns.items()}
     mixed = MixedClusters.from_table(facts["mixed"]) if "mixed" in facts else None
-    mixed_by = [str(name) for name in facts["mixed"]["key"]] if mixed else []
+    mixed_by = json.loads(facts["mixed"]["params"]["key"]) if mixed else []
     known = labels, stored.uns["votes"], int(facts["n_leading"]), mixed, mixed_by
     return Reference(stored.var, projection, cells, x_pca.shape[1], *known)

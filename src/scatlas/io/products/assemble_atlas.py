@@ -79,7 +79,8 @@ def assemble(
     var
         Facts about the genes, by name; those of ``merged`` are added to the genes' facts there.
     obsm
-        By name, stores of :func:`scatlas.io.write_embedding` with further coordinates of the cells.
+        By name, stores of :func:`scatlas.io.write_embedding` with further coordinates of the cells,
+        and their ``uns``.
     cell_map
         Store of :func:`scatlas.io.products.embeddings.write_map`, whose ``obsm``, ``obs`` and
         ``uns`` the atlas gets. Columns of ``merged`` with the same names are left out.
@@ -119,7 +120,7 @@ def assemble(
         place(merged, partial, {"X": "X", "obs": "obs"})
         place(pca, partial, _OF_COMPONENTS)
         for name, store in (obsm or {}).items():
-            place(Path(store), partial, {name: f"obsm/{name}"})
+            place(Path(store), partial, {name: f"obsm/{name}", "uns": "uns"})
         write_frame(partial / "var", facts)
         create_group(partial / "uns", DICT)
         create_group(partial / "uns/pca", DICT)

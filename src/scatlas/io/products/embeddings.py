@@ -106,12 +106,17 @@ def write_pca(
 
 
 def write_embedding(
-    path: Path | str, name: str, x: _Rows, *, uns: Mapping[str, Any] | None = None
+    path: Path | str,
+    name: str,
+    x: _Rows,
+    *,
+    tables: Mapping[str, np.ndarray] | None = None,
+    params: Mapping[str, str] | None = None,
 ) -> None:
     """Write coordinates of cells, a piece at a time; atomic.
 
-    The store is a mapping in AnnData's encoding of ``name`` (float32, chunks of whole rows) and
-    ``uns``.
+    The store is a mapping in AnnData's encoding of ``name`` (float32, chunks of whole rows) and, if
+    there are ``tables``, of these and ``params`` in ``uns[name]``.
 
     Parameters
     ----------
@@ -121,8 +126,8 @@ def write_embedding(
         What ``obsm`` will call it.
     x
         float32 [cells, dimensions]: an array, or what gives one for a slice of cells.
-    uns
-        Small elements.
+    tables, params
+        Small arrays and texts, by name.
     """
     n_cells, width = x.shape
     rows = max(1, _VALUES_AT_ONCE // width)
@@ -131,7 +136,17 @@ def write_embedding(
             for first in range(0, n_cells, rows):
                 cells.append(x[first : first + rows], copy=False)
         create_group(partial, DICT)
-        write_elem(open_group_to_write(partial), "uns", dict(uns or {}))
+        if tables:
+            folder = partial / "uns" / name
+            for group in (folder.parent, folder):
+                create_group(group, DICT)
+            write_params(folder / "params", params or {})
+            for key, table in tables.items():
+                row = table.shape[1:]
+                with ShardedArray(
+                    folder / key, table.dtype, pool, row_shape=row, attributes=ARRAY
+                ) as array:
+                    array.append(np.ascontiguousarray(table))
         consolidate(partial)
 
 
