@@ -11,7 +11,7 @@ import anndata as ad
 import numpy as np
 import pytest
 
-from scatlas.datasets import CONTROL, simulate_plates, write_release
+from scatlas.datasets import simulate_plates, write_release
 from tests.workflow import warm
 from tests.workflow.conftest import CONFIG
 from tests.workflow.runs import ROOT, Project, run_python
@@ -65,15 +65,11 @@ def test_samples_of_one_file_are_plates(tmp_path: Path, plates: dict[str, Path],
 def test_the_page_leads_from_a_release_to_the_effects(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Each command and each block of docs/tahoe.md, with two control wells per plate."""
+    """Each command and each block of docs/tahoe.md, with three control wells per plate."""
     page = (ROOT / "docs/tahoe.md").read_text()
     blocks = dict(re.findall(r"```(bash|yaml|python)\n(.*?)```", page, re.DOTALL))
     assert page.count("```") == 2 * len(blocks)
     plates = [*simulate_plates(n_plates=3, n_cells=900, n_genes=300, n_lines=3).values()]
-    for adata in plates:
-        wells = adata.obs["sample"].astype(str)
-        moved = (adata.obs["drug"] == CONTROL) & (np.arange(900) % 2 == 0)
-        adata.obs["sample"] = wells.mask(moved, wells + "_b")
     write_release(tmp_path / "tahoe", plates, rows_per_group=100)
     monkeypatch.chdir(tmp_path)
 
@@ -102,8 +98,8 @@ def test_the_page_leads_from_a_release_to_the_effects(
     exec(blocks["python"].replace("CVCL_0546", "SIM_0002"), names)
     line = names["line"].obs
     assert set(line["n_replicates"]) == {1}
-    assert set(line["n_controls"]) == {2}
-    assert set(line["df_residual"]) == {3}, "two control wells less one on each plate"
+    assert set(line["n_controls"]) == {3}
+    assert set(line["df_residual"]) == {6}, "three control wells less one on each plate"
     assert len(line) == 21, "7 drugs, a dose on each plate"
     assert names["table"]["fdr"].between(0, 1).all()
     assert len(names["table"]) > 50
