@@ -15,8 +15,6 @@ from scatlas.workflow import script
 from scatlas.workflow.config.cli_options import add_sections, read_section
 from scatlas.workflow.config.sections import Harmony
 
-SIGMA = 0.1  # how soft the clusters are, by default
-
 
 def main(argv: list[str] | None = None) -> None:
     parser = script.parser(__doc__)
@@ -45,7 +43,7 @@ def main(argv: list[str] | None = None) -> None:
             mixed = mix_rows(x, moved, dict(labels.items()), random_state=args.seed, **options)
             # What new plates are compared with.
             clusters = {"sizes": mixed.sums[:, -1], "sums": mixed.sums[:, :-1]}
-            facts_of_clusters = {"sigma": str(SIGMA), "key": json.dumps(key)}
+            facts_of_clusters = {"sigma": str(mixed.sigma), "key": json.dumps(key)}
             write_embedding(
                 *(args.harmony, "X_pca_harmony", moved), tables=clusters, params=facts_of_clusters
             )

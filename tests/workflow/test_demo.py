@@ -14,10 +14,18 @@ import pytest
 from scatlas.datasets import planted_effects
 from tests.helpers.planted import beside_truth, summary
 
+ROOT = Path(__file__).resolve().parents[2]
 DEMO = os.environ.get("SCATLAS_DEMO")
-pytestmark = pytest.mark.skipif(not DEMO, reason="SCATLAS_DEMO names no results of make demo")
 
 
+def test_the_checks_of_each_change_name_the_demo():
+    """Else the test below would be skipped unseen."""
+    commands = (ROOT / ".ci/run").read_text().splitlines()
+    named = commands.index("export SCATLAS_DEMO=$PWD/results/demo")
+    assert commands.index("make demo") < named < commands.index("make test")
+
+
+@pytest.mark.skipif(not DEMO, reason="SCATLAS_DEMO names no results of make demo")
 def test_strong_effects_are_found_and_the_null_drug_is_not():
     effects = ad.read_h5ad(Path(DEMO, "effects.h5ad"))
     table = beside_truth(effects, planted_effects(), 1.0)

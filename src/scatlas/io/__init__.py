@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from scatlas.io.products.annotators import write_annotator as write_annotator
     from scatlas.io.products.assemble_atlas import assemble as assemble
     from scatlas.io.products.concat_plates import concat_on_disk as concat_on_disk
-    from scatlas.io.products.embeddings import read_components as read_components
     from scatlas.io.products.embeddings import write_embedding as write_embedding
     from scatlas.io.products.embeddings import write_pca as write_pca
     from scatlas.io.products.gene_copy import join_pieces as join_pieces

@@ -195,7 +195,9 @@ class Rounds:
                 if last:
                     break
         sums = self._take("products").sum(axis=0)
-        return Mixed(objectives, passes, self.centroids, self.terms, sums)
+        return Mixed(
+            *(objectives, passes, self.centroids, self.terms, sums), sigma=self.options.sigma
+        )
 
     def _each(self, work: Callable[[_Own, int], Any], n: int) -> list[Any]:
         """Call ``work(what the thread owns, i)`` for n tasks."""

@@ -55,6 +55,7 @@ class Mixed(NamedTuple):
     centroids: Float32s  # [clusters, components], of length 1
     terms: Float32s  # [combinations, clusters, components]: the last correction
     sums: Floats  # [clusters, components + 1]: of the cells' shares times what they became, and 1
+    sigma: float
 
 
 def first_centroids(cells: Any, n_clusters: int, rng: np.random.Generator) -> Float32s:

@@ -39,12 +39,6 @@ class MixedClusters(NamedTuple):
     sigma: float  # how soft the clusters are
 
     @classmethod
-    def build(cls, shares: Floats, mixed: Floats, sigma: float = 0.1) -> MixedClusters:
-        """Clusters of ``mixed [cells, components]`` with shares ``[cells, clusters]``."""
-        with blas_on_one_thread():
-            return cls(shares.sum(axis=0), shares.T @ mixed, sigma)
-
-    @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> MixedClusters:
         """Clusters as ``uns['X_pca_harmony']`` of an atlas has them."""
         return cls(table["sizes"], table["sums"], float(table["params"]["sigma"]))

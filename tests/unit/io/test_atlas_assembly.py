@@ -25,7 +25,7 @@ from scatlas.io.files.local_zarr import RowArray
 from scatlas.io.matrices.csr_writer import CsrWriter
 from scatlas.io.matrices.subset import read_subset
 from scatlas.io.products.assemble_atlas import assemble
-from scatlas.io.products.embeddings import read_components, write_embedding, write_map, write_pca
+from scatlas.io.products.embeddings import component_blocks, write_embedding, write_map, write_pca
 from tests.helpers.frames import assert_same_frame
 
 N, GENES, COMPS = 120, 30, 6
@@ -150,9 +150,9 @@ def assert_is_atlas(adata):
 @pytest.mark.parametrize("n_comps", [None, 1, 4, COMPS])
 def test_components_are_read_in_pieces(built, n_comps, monkeypatch):
     monkeypatch.setattr("scatlas.io.products.embeddings._VALUES_AT_ONCE", 5)
-    found = read_components(built.pca, n_comps)
-    assert found.dtype == np.float64
-    np.testing.assert_array_equal(found, projected()[:, :n_comps].astype(np.float64))
+    firsts, pieces = zip(*component_blocks(built.pca, n_comps), strict=True)
+    assert list(firsts) == [0, *np.cumsum([len(piece) for piece in pieces])[:-1]]
+    np.testing.assert_array_equal(np.concatenate(pieces), projected()[:, :n_comps])
 
 
 def map_parts(size):

@@ -25,6 +25,10 @@ NEW = (NEW + EFFECTS[BATCHES]).astype(np.float32)
 SHARES = RNG.dirichlet(np.full(N_CLUSTERS, 0.1), N_OLD)
 
 
+def clusters_of(shares: np.ndarray) -> MixedClusters:
+    return MixedClusters(shares.sum(axis=0), shares.T @ OLD, 0.1)
+
+
 def shares_of(x: np.ndarray, means: np.ndarray) -> np.ndarray:
     """As Harmony's, of squared distances of unit rows."""
     unit, centres = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (x, means))
@@ -33,7 +37,7 @@ def shares_of(x: np.ndarray, means: np.ndarray) -> np.ndarray:
 
 
 def test_new_cells_move_as_by_the_regression_with_all_cells(tmp_path: Path):
-    clusters = MixedClusters.build(SHARES, OLD)
+    clusters = clusters_of(SHARES)
     found = np.concatenate([*clusters.mix([NEW[:150], NEW[150:]], BATCHES, tmp_path)])
     x = NEW.astype(np.float64)
     shares, wanted = shares_of(x, SHARES.T @ OLD), x.copy()
@@ -53,7 +57,7 @@ def test_new_cells_move_as_by_the_regression_with_all_cells(tmp_path: Path):
 def test_no_bit_depends_on_parts_or_on_where_the_cells_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    clusters = MixedClusters.build(SHARES, OLD)
+    clusters = clusters_of(SHARES)
     wanted = np.concatenate([*clusters.mix([NEW], BATCHES, tmp_path)])
     monkeypatch.setattr(harmony_rounds, "HARMONY_CELLS_IN_MEMORY", 10)
     found = np.concatenate([*clusters.mix(np.array_split(NEW, 7), BATCHES, tmp_path)])
@@ -63,6 +67,6 @@ def test_no_bit_depends_on_parts_or_on_where_the_cells_wait(
 
 def test_a_batch_that_is_like_the_old_cells_stays(tmp_path: Path):
     old = OLD.astype(np.float32)
-    clusters = MixedClusters.build(shares_of(OLD, CENTRES), OLD)
+    clusters = clusters_of(shares_of(OLD, CENTRES))
     found = np.concatenate([*clusters.mix([old], np.zeros(N_OLD, int), tmp_path)])
     assert np.median(np.abs(found - old)) < 0.01

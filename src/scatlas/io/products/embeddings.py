@@ -150,31 +150,12 @@ def write_embedding(
         consolidate(partial)
 
 
-def read_components(path: Path | str, n_comps: int | None = None) -> np.ndarray:
-    """Cells of such a store on the first components, a piece at a time.
-
-    Parameters
-    ----------
-    path
-        Store of :func:`write_pca`.
-    n_comps
-        Number of components; None for all.
-
-    Returns
-    -------
-    float64 [cells, n_comps].
-    """
-    n_cells, width = open_rows(Path(path), "X_pca").shape
-    out = np.empty((n_cells, width if n_comps is None else n_comps))
-    for first, block in component_blocks(path, n_comps):
-        out[first : first + len(block)] = block
-    return out
-
-
 def component_blocks(
     path: Path | str, n_comps: int | None = None
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """First cell and float32 [rows, n_comps] of the pieces of :func:`read_components`."""
+    """First cell and float32 [rows, n_comps] of each piece of a store of :func:`write_pca`, of all
+    components if ``n_comps`` is None.
+    """
     array = open_rows(Path(path), "X_pca")
     n_cells, width = array.shape
     rows = max(1, _VALUES_AT_ONCE // width // array.chunks[0]) * array.chunks[0]
