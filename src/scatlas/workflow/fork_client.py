@@ -5,18 +5,18 @@
 Importing the libraries takes a job a second, longer than its work on a plate of some thousand
 cells: the first job of a Snakemake starts a server (:mod:`scatlas.workflow.fork_server`), which
 imports them once and forks. If the client is killed, so is the process. If no server can run, or on
-more than a few cores while it starts, the script starts in a new Python. The client takes 15 ms,
-because it needs the standard library alone.
+more than a few cores while it starts, the script starts in a new Python. Two thirds of the client's
+time would be the imports of json, socket and hashlib: it takes what C modules have of them.
 """
 
 from __future__ import annotations
 
+import _socket as socket
 import errno
-import json
+import marshal
 import os
-import socket
-import struct
 import sys
+from zlib import crc32
 
 # Up to this number of cores scripts wait for the server: those that start would slow it down.
 FEW_CORES = 4
@@ -28,8 +28,7 @@ def main() -> None:
     snakemake_pid = os.environ.get("SCATLAS_FORK_SERVER")  # the process number of Snakemake
     if snakemake_pid:
         try:
-            with connect(snakemake_pid, os.path.abspath(command[0])) as server:
-                sys.exit(run_at(server, command))
+            sys.exit(run_at(connect(snakemake_pid, os.path.abspath(command[0])), command))
         except ConnectionRefusedError:
             _say_new_python(command[0], "the server that forks is not ready")
         except OSError as error:  # a system without abstract sockets, or too many processes
@@ -55,8 +54,10 @@ def _say_new_python(script: str, reason: str) -> None:
 def run_at(server: socket.socket, command: list[str], **more: str) -> int | str:
     """Run a command in a process that the server forks; return its exit status."""
     request = {"argv": command, "folder": os.getcwd(), "environment": dict(os.environ), **more}
-    text = json.dumps(request).encode()
-    socket.send_fds(server, [struct.pack("!Q", len(text))], [0, 1, 2])
+    text = marshal.dumps(request)  # the server is of the same Python
+    files = b"".join(file.to_bytes(4, sys.byteorder) for file in (0, 1, 2))
+    length = [len(text).to_bytes(8, sys.byteorder)]
+    server.sendmsg(length, [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
     server.sendall(text)
     if not server.recv(1):
         raise ConnectionError("the server has failed")
@@ -68,27 +69,27 @@ def connect(snakemake_pid: str, script: str) -> socket.socket:
     """Connect to the server of one Snakemake and one Python; start it if there is none. It raises
     ConnectionRefusedError while the server is not ready, and OSError where none can run.
     """
-    import hashlib  # here, because a tenth of the client's time is its import
-
     if not hasattr(socket, "SO_PEERCRED"):
         raise OSError("this system does not tell who is at the other end of a socket")
-    python = hashlib.sha256(sys.executable.encode()).hexdigest()[:16]
+    python = crc32(os.fsencode(sys.executable))
     # The name has no file: nothing is left to remove, and no path is too long.
     address = f"\0scatlas-{os.getuid()}-{snakemake_pid}-{python}"
-    with socket.socket(socket.AF_UNIX) as listener:
-        try:
-            listener.bind(address)
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:  # of a server that runs
-                raise
-        else:
-            if (os.cpu_count() or 1) <= FEW_CORES:
-                listener.listen(128)  # else the server does, when it is ready
-            start_server(listener, snakemake_pid, script)
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        listener.bind(address)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:  # of a server that runs
+            raise
+    else:
+        if (os.cpu_count() or 1) <= FEW_CORES:
+            listener.listen(128)  # else the server does, when it is ready
+        start_server(listener, snakemake_pid, script)
+    listener.close()
     server = socket.socket(socket.AF_UNIX)
     server.connect(address)
     # Any user may take this name: hand the environment to none but this one.
-    _, user, _ = struct.unpack("3i", server.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    process_user_group = server.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    user = int.from_bytes(process_user_group[4:8], sys.byteorder)
     if user != os.getuid():
         raise PermissionError(f"the server belongs to user {user}")
     return server
