@@ -118,24 +118,12 @@ async def check_jobs(then):
         raise WorkflowError(str(error)) from None
 
 
-def start_jobs_at_once():
-    """Drop Snakemake's default limit of 100 starts in a second. With a limit each look for jobs sets
-    a timer for one more: after 300 jobs they take all time of its only thread. A lower limit, which
-    users may set for a cluster, stays."""
-    limit = workflow.scheduling_settings and workflow.scheduling_settings.max_jobs_per_timespan
-    if limit and limit.max_jobs >= 100 * limit.timespan:
-        workflow.scheduling_settings.max_jobs_per_timespan = None
-
-
 @cache
 def rerun_unfinished_steps():
     """Make Snakemake rerun failed steps and those of users' results that are missing: it ignores a
     missing output while all outputs after it exist. The input function of `load`, which every
     target needs, calls this."""
-    if workflow.dag is None:
-        return
-    start_jobs_at_once()
-    if not workflow.is_main_process:
+    if workflow.dag is None or not workflow.is_main_process:
         return
     say_at_the_end()
     forgotten = [

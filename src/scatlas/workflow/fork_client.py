@@ -15,6 +15,7 @@ import _socket as socket
 import errno
 import marshal
 import os
+import struct
 import sys
 from zlib import crc32
 
@@ -29,10 +30,10 @@ def main() -> None:
     if snakemake_pid:
         try:
             sys.exit(run_at(connect(snakemake_pid, os.path.abspath(command[0])), command))
-        except ConnectionRefusedError:
-            _say_new_python(command[0], "the server that forks is not ready")
-        except OSError as error:  # a system without abstract sockets, or too many processes
-            _say_new_python(command[0], str(error))
+        except OSError as error:  # also without abstract sockets, or with too many processes
+            refused = isinstance(error, ConnectionRefusedError)
+            reason = "the server that forks is not ready" if refused else str(error)
+            sys.stderr.write(f"{command[0]} runs in a new Python, not a forked one: {reason}\n")
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, *command])
 
@@ -47,17 +48,12 @@ def use_this_package() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
 
 
-def _say_new_python(script: str, reason: str) -> None:
-    sys.stderr.write(f"{script} runs in a new Python, not a forked one: {reason}\n")
-
-
 def run_at(server: socket.socket, command: list[str], **more: str) -> int | str:
     """Run a command in a process that the server forks; return its exit status."""
     request = {"argv": command, "folder": os.getcwd(), "environment": dict(os.environ), **more}
     text = marshal.dumps(request)  # the server is of the same Python
-    files = b"".join(file.to_bytes(4, sys.byteorder) for file in (0, 1, 2))
-    length = [len(text).to_bytes(8, sys.byteorder)]
-    server.sendmsg(length, [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)])
+    files = (socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("3i", 0, 1, 2))
+    server.sendmsg([struct.pack("!Q", len(text))], [files])
     server.sendall(text)
     if not server.recv(1):
         raise ConnectionError("the server has failed")
@@ -71,9 +67,8 @@ def connect(snakemake_pid: str, script: str) -> socket.socket:
     """
     if not hasattr(socket, "SO_PEERCRED"):
         raise OSError("this system does not tell who is at the other end of a socket")
-    python = crc32(os.fsencode(sys.executable))
     # The name has no file: nothing is left to remove, and no path is too long.
-    address = f"\0scatlas-{os.getuid()}-{snakemake_pid}-{python}"
+    address = f"\0scatlas-{os.getuid()}-{snakemake_pid}-{crc32(os.fsencode(sys.executable))}"
     listener = socket.socket(socket.AF_UNIX)
     try:
         listener.bind(address)
@@ -88,8 +83,7 @@ def connect(snakemake_pid: str, script: str) -> socket.socket:
     server = socket.socket(socket.AF_UNIX)
     server.connect(address)
     # Any user may take this name: hand the environment to none but this one.
-    process_user_group = server.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-    user = int.from_bytes(process_user_group[4:8], sys.byteorder)
+    _, user, _ = struct.unpack("3i", server.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     if user != os.getuid():
         raise PermissionError(f"the server belongs to user {user}")
     return server

@@ -67,6 +67,7 @@ def warm_up(scripts: Path) -> None:
         run("load", "--source", source, "--store", store)
         run("qc_filter", "--store", store, "--table", qc, "--summary", folder / "qc.json")
         run("normalize", "--qc", qc, "--table", factors)
+        run("by_gene", "--store", store, "--qc", qc, "--by-gene", folder / "by_gene.zarr")
         config = ("--config", '{"hvg": {"n_top_genes": 20}}')
         run("hvg", *counts, *config, "--table", folder / "hvg.parquet")
         genes = folder / "genes.tsv"
@@ -131,7 +132,7 @@ def _read(client: socket.socket) -> tuple[list[int], dict[str, Any]]:
         raise ValueError(f"user {user} is refused")
     head, files, *_ = socket.recv_fds(client, 8, 3)
     with client.makefile("rb") as stream:
-        request = stream.read(int.from_bytes(head, sys.byteorder))
+        request = stream.read(*struct.unpack("!Q", head))
         return files, marshal.loads(request)  # noqa: S302  (of the same user)
 
 
