@@ -93,7 +93,7 @@ def serve(
                 client = listener.accept()[0]
                 try:
                     files, request = _read(client)
-                except (ValueError, EOFError):  # the client was killed during its request
+                except (ValueError, EOFError, struct.error):  # killed during its request
                     client.close()
                     continue
                 process = forked.Process(

@@ -165,6 +165,17 @@ def test_a_killed_client_ends_its_script(
     wait_until(lambda: not is_running(script))
 
 
+def test_a_client_that_is_killed_before_its_request_harms_no_other(
+    owner: subprocess.Popen[bytes], probe: Path, tmp_path: Path
+) -> None:
+    parents = []
+    for name in ("a.json", "b.json"):
+        assert start(owner, probe, tmp_path / name).returncode == 0
+        parents.append(json.loads((tmp_path / name).read_text())["parent"])
+        fork_client.connect(str(owner.pid), str(probe)).close()
+    assert parents[0] == parents[1]
+
+
 def test_a_killed_script_fails(owner: subprocess.Popen[bytes], probe: Path) -> None:
     killed = probe.with_name("killed.py")
     killed.write_text("import os\nos.kill(os.getpid(), 9)\n")
