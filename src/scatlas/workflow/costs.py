@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from scatlas.compute.memory import block_bytes, max_gram_bytes
+from scatlas.compute.memory import GPU_HARMONY_BYTES, block_bytes, max_gram_bytes
 from scatlas.compute.threads import DEFAULT_BUDGET
 from scatlas.workflow.sizes import Size
 
@@ -66,7 +66,9 @@ NS_PER_MOMENT = 2.1
 NS_PER_COMPONENT, NS_PER_GENE_CUBED = 23, 1
 # subset writes the sampled cells [7]; explore packs the points of the page [6].
 US_PER_SAMPLED_CELL, US_PER_PAGE_CELL = 2.2, 15
-US_PER_HARMONY_COMPONENT = 2  # per cell, for Harmony's usual number of rounds
+# Harmony, per cell and component, and on a GPU per cell with 50 components: harmony-2026-11-29 and
+# gpu-harmony-2026-11-29, of four rounds.
+US_PER_HARMONY_COMPONENT, HARMONY_GPU_US = 0.5, 0.4
 # markers reads sums of 20 groups and 20,000 genes from each plate; consensus and report read a
 # table per plate [2].
 MARKERS_PLATE_S, PLATE_S = 0.1, 0.015
@@ -328,9 +330,12 @@ COSTS = {
     ),
     "harmony": RuleCost(
         Cost(1),
-        seconds=lambda job, _: job.of.harmony_seconds(job.size.cells),
+        Cost(2, us_per_cell=HARMONY_GPU_US),
+        gpus="one",
+        seconds=lambda job, s: s or job.of.harmony_seconds(job.size.cells),
         threads=lambda job: job.of.all_cells_threads,
         extra_mb=lambda job: job.of.harmony_mb(job.size.cells, streamed=True),
+        gpu_mb=lambda job: job.of.harmony_mb(job.size.cells) + GPU_HARMONY_BYTES / 1e6,
         # With two temporary files of the same size.
         disk=lambda job: 3 * job.size.cells * job.of.harmony_comps * 4,
     ),

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import pandas as pd
 
+from scatlas import blocks
+from scatlas.compute.threads import n_cores
 from scatlas.io.files.atomic import atomic_path
 from scatlas.io.files.local_zarr import open_rows
 from scatlas.io.tables.column_writer import ColumnWriter, Target
@@ -31,12 +33,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 _VALUES_AT_ONCE = 2**24
+_READERS = 4  # ahead of the user of the blocks
 
 
 class _Rows(Protocol):
     @property
     def shape(self) -> tuple[int, ...]: ...
-    def __getitem__(self, rows: slice, /) -> np.ndarray: ...
+    def __getitem__(self, rows: slice, /) -> Any: ...
 
 
 class _Components(Protocol):
@@ -125,7 +128,7 @@ def write_embedding(
     name
         What ``obsm`` will call it.
     x
-        float32 [cells, dimensions]: an array, or what gives one for a slice of cells.
+        float32 [cells, dimensions]: an array, here or on a GPU, or what gives one for a slice.
     tables, params
         Small arrays and texts, by name.
     """
@@ -134,7 +137,7 @@ def write_embedding(
     with atomic_path(path) as partial, encoding_pool() as pool:
         with coordinates(partial / name, width, pool) as cells:
             for first in range(0, n_cells, rows):
-                cells.append(x[first : first + rows], copy=False)
+                cells.append(blocks.on_host(x[first : first + rows]), copy=False)
         create_group(partial, DICT)
         if tables:
             folder = partial / "uns" / name
@@ -159,8 +162,13 @@ def component_blocks(
     array = open_rows(Path(path), "X_pca")
     n_cells, width = array.shape
     rows = max(1, _VALUES_AT_ONCE // width // array.chunks[0]) * array.chunks[0]
-    for first in range(0, n_cells, rows):
-        yield first, array[first : first + rows][:, : width if n_comps is None else n_comps]
+    starts = range(0, n_cells, rows)
+
+    def read(part: int) -> tuple[int, np.ndarray]:
+        first = starts[part]
+        return first, array[first : first + rows][:, : width if n_comps is None else n_comps]
+
+    yield from blocks.map_in_order(read, len(starts), workers=min(_READERS, n_cores()))
 
 
 def write_columns(
