@@ -1,8 +1,8 @@
 """Writes the conda environments of the rules from the dependencies in pyproject.toml and the locks.
 
 They hold what the scripts import, at the versions of the locks: the package's own dependencies, the
-``embed``, ``plot``, ``skmisc`` and ``workflow`` extras without Snakemake (which runs outside), and the GPU
-libraries.
+``embed``, ``plot``, ``skmisc`` and ``workflow`` extras without Snakemake (which runs outside), and
+the GPU libraries.
 Standard library only, so that ``envs/lock.sh`` can run it with any Python.
 """
 
