@@ -21,7 +21,7 @@ pytestmark = pytest.mark.workflow
 
 PLATE_RULES = ("load", "qc_filter", "normalize", "hvg", "select_genes")
 PLATE_RULES += ("by_gene", "group_sums")
-ATLAS_RULES = ("consensus", "concat_on_disk", "pca", "base", "subset", *SAMPLE_STEPS, "map")
+ATLAS_RULES = ("consensus", "concat_on_disk", "pca", "subset", *SAMPLE_STEPS, "map")
 ATLAS_RULES += ("atlas", "merge_by_gene", "cell_groups", "markers", "report")
 ATLAS_RULES += ("explore",)
 GPU_RULES = ("hvg", "select_genes", "pca", "neighbors", "umap", "leiden", "map", "integrate")

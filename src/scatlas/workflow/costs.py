@@ -302,7 +302,6 @@ COSTS = {
     "pca": replace(
         _MERGED, time=Cost(0.5), gpus="cluster", seconds=_pca_seconds, disk=_components_bytes
     ),
-    "base": replace(_MERGED, time=Cost(0.3, us_per_cell=1), threads=1, serial=True),
     "atlas": replace(_MERGED, time=Cost(0.3, us_per_cell=1), threads=1, serial=True),
     "merge_by_gene": RuleCost(  # links, a table of genes and plates, and copies of small plates
         Cost(0.5),
