@@ -187,7 +187,7 @@ def test_rules_with_blocks_ask_for_their_budget():
     holding = {rule for rule in DIRECTIVES if "{BLOCK_OPTIONS}" in DIRECTIVES[rule]["shell"]}
     asking = {rule for rule in DIRECTIVES if COSTS.get(rule, RuleCost()).blocks}
     assert holding <= asking
-    assert holding >= {"load", "hvg", "select_genes", "pca", "subset", "group_sums", "doublets"}
+    assert holding >= {"load", "hvg", "select_genes", "pca", "embedding", "group_sums", "doublets"}
 
 
 # At the end of the Snakefile, with the variables of the rules.
