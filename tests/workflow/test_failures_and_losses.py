@@ -252,7 +252,7 @@ def test_a_second_run_with_the_same_results_is_refused(atlas: Project):
     assert other.run("other/plates/p1/counts.zarr/zarr.json").returncode == 0
     release(first)
     atlas.write_config()
-    assert "subset" in atlas.build("results/subset.h5ad")
+    assert "subset" in atlas.build("results/embedding/subset.zarr/zarr.json")
 
 
 def test_a_run_that_was_killed_elsewhere_is_forgotten_with_unlock(atlas: Project):
@@ -272,7 +272,7 @@ def test_a_run_that_begins_as_another_ends_makes_its_folder_of_locks_again(atlas
         f"include: {str(ROOT / 'Snakefile')!r}\n"
         "def after_its_removal(wildcards):\n"
         "    shutil.rmtree('.snakemake/locks')\n"
-        "    return 'results/subset.h5ad'\n"
+        "    return 'results/embedding/subset.zarr/zarr.json'\n"
         "rule afterwards:\n"
         "    input: after_its_removal\n"
     )

@@ -23,6 +23,7 @@ import pytest
 import scipy.sparse as sp
 
 from scatlas import blocks, tl
+from scatlas.io.products.embeddings import write_embedding, write_parts
 from scatlas.kernels.graphs import (
     communities_cpu,
     edges_cpu,
@@ -459,10 +460,10 @@ class Spy:
 
 
 def test_a_missing_gpu_is_an_error(tmp_path):
-    adata = ad.AnnData(np.zeros((40, 51), np.float32))
-    adata.obsm["X_pca"] = points(40)
-    adata.write_h5ad(tmp_path / "subset.h5ad")
-    paths = {"subset": "subset.h5ad", "neighbors": "new.h5ad", "manifest": "new.json"}
+    write_embedding(tmp_path / "pca.zarr", "X_pca", points(40).astype(np.float32))
+    write_parts(tmp_path / "subset.zarr", obs={"atlas_row": np.arange(40)})
+    paths = {"subset": "subset.zarr", "neighbors": "new.zarr", "manifest": "new.json"}
+    paths["components"] = "pca.zarr"
     options = [text for name, path in paths.items() for text in (f"--{name}", tmp_path / path)]
     done = subprocess.run(
         [sys.executable, ROOT / "scripts" / "neighbors.py", *options, "--backend", "gpu"],
@@ -470,4 +471,4 @@ def test_a_missing_gpu_is_an_error(tmp_path):
     )  # fmt: skip
     assert done.returncode == 1
     assert "error: backend: gpu cannot be used" in done.stderr
-    assert not (tmp_path / "new.h5ad").exists()
+    assert not (tmp_path / "new.zarr").exists()
