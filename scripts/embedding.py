@@ -21,7 +21,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = script.parser(__doc__)
     parser.add_argument("--merged", type=Path, required=True, help="merged.zarr")
     parser.add_argument("--pca", type=Path, required=True, help="pca.zarr")
-    parser.add_argument("--harmony", type=Path, help="harmony.zarr, if all cells were mixed")
+    script.add_obsm(parser)
     parser.add_argument("--genes", type=Path, required=True, help="consensus.parquet")
     parser.add_argument("--subset", type=Path, required=True, help="subset.zarr")
     for step in ("neighbors", "umap", "leiden"):
@@ -37,7 +37,7 @@ def main(argv: list[str] | None = None) -> None:
             args.pca,
             rows,
             var=pd.read_parquet(args.genes),
-            obsm={"X_pca_harmony": args.harmony} if args.harmony else {},
+            obsm=script.plate_paths(args.obsm),
             block_budget=script.block_budget(args),
         )
         adata.obs[ATLAS_ROW] = rows

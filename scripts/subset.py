@@ -21,7 +21,7 @@ logger = logging.getLogger("scatlas")
 def main(argv: list[str] | None = None) -> None:
     parser = script.parser(__doc__)
     parser.add_argument("--pca", type=Path, required=True, help="pca.zarr")
-    parser.add_argument("--harmony", type=Path, help="harmony.zarr, if all cells were mixed")
+    script.add_obsm(parser)
     parser.add_argument("--merged", type=Path, help="merged.zarr, for strata")
     parser.add_argument("--seed", type=int, default=0, help="random seed")
     parser.add_argument("--subset", type=Path, required=True, help="subset.zarr to write")
@@ -40,8 +40,8 @@ def main(argv: list[str] | None = None) -> None:
         if wanted == n_cells:
             logger.info("the atlas has %s cells: all of them are taken", f"{n_cells:,}")
         else:
-            basis, store = ("X_pca_harmony", args.harmony) if args.harmony else ("X_pca", args.pca)
-            components[basis] = take_rows(store, basis, chosen)
+            for basis, store in (script.plate_paths(args.obsm) or {"X_pca": args.pca}).items():
+                components[basis] = take_rows(store, basis, chosen)
         write_parts(args.subset, obs={ATLAS_ROW: chosen}, obsm=components)
         facts |= {"n_cells": wanted, "n_cells_of_atlas": n_cells}
 

@@ -81,8 +81,8 @@ rule atlas:
         merged=ancient(rules.concat_on_disk.output.merged),
         pca_manifest=rules.pca.output.manifest,
         pca=ancient(rules.pca.output.pca),
-        harmony_manifest=HARMONY_MANIFEST,
-        harmony=HARMONY_STORE,
+        obsm_manifest=OBSM_MANIFEST,
+        obsm=OBSM_STORE,
         load=each(f"{OUT}/manifests/load/{{plate}}.json"),
         map_manifest=[f"{OUT}/manifests/map.json"] if CONFIG.maps_all_cells else [],
         map=[ancient(f"{OUT}/map.zarr/zarr.json")] if CONFIG.maps_all_cells else [],
@@ -112,7 +112,7 @@ rule atlas:
         manifests=subpath(output.manifest, parent=True),
         merged=subpath(input.merged, parent=True),
         pca=subpath(input.pca, parent=True),
-        harmony=HARMONY_OPTION,
+        obsm=OBSM_OPTION,
         map=result("--map", "map.zarr", CONFIG.maps_all_cells),
         labels=result(
             "--labels", "labels.zarr", CONFIG.names_cells and CONFIG.maps_all_cells
@@ -123,7 +123,7 @@ rule atlas:
     shell:
         f"{RUN}"
         " {input.script:q} --merged {params.merged:q} --pca {params.pca:q}"
-        " {params.harmony} {params.map} {params.labels} --genes {input.table:q} --atlas {params.atlas:q}"
+        " {params.obsm} {params.map} {params.labels} --genes {input.table:q} --atlas {params.atlas:q}"
         " --recipe {params.recipe:q} --manifests {params.manifests:q}"
         f"{STEP_TAIL}"
 

@@ -1,6 +1,6 @@
 # A sample of the cells, its neighbours, UMAP and clusters: a step each, so that a changed key reruns
 # what it concerns, and only what the map needs goes from step to step.
-# in:  pca.zarr or harmony.zarr; merged.zarr, for strata, and for what joins them at the end
+# in:  pca.zarr, harmony.zarr or latent.zarr; merged.zarr, for strata, and for what joins them at the end
 # out: embedding/{subset,neighbors,umap,leiden}.zarr; umap.h5ad, for users, beside the way of the map
 
 
@@ -8,8 +8,8 @@ rule subset:
     input:
         pca_manifest=rules.pca.output.manifest,
         pca=ancient(rules.pca.output.pca),
-        harmony_manifest=HARMONY_MANIFEST,
-        harmony=HARMONY_STORE,
+        obsm_manifest=OBSM_MANIFEST,
+        obsm=OBSM_STORE,
         concat=[rules.concat_on_disk.output.manifest] if CONFIG.subset.by else [],
         merged=(
             [ancient(rules.concat_on_disk.output.merged)] if CONFIG.subset.by else []
@@ -35,14 +35,14 @@ rule subset:
         seed=CONFIG.seed,
         code=code("subset"),
         pca=subpath(input.pca, parent=True),
-        harmony=HARMONY_OPTION,
+        obsm=OBSM_OPTION,
         merged=result("--merged", "merged.zarr", CONFIG.subset.by),
         subset=subpath(output.subset, parent=True),
     message:
         "sampling cells"
     shell:
         f"{RUN}"
-        " {input.script:q} --pca {params.pca:q} {params.harmony} {params.merged}"
+        " {input.script:q} --pca {params.pca:q} {params.obsm} {params.merged}"
         " {params.options} --seed {params.seed} --subset {params.subset:q}"
         f"{STEP_TAIL}"
 
@@ -170,8 +170,8 @@ rule embedding:
         merged=ancient(rules.concat_on_disk.output.merged),
         pca_manifest=rules.pca.output.manifest,
         pca=ancient(rules.pca.output.pca),
-        harmony_manifest=HARMONY_MANIFEST,
-        harmony=HARMONY_STORE,
+        obsm_manifest=OBSM_MANIFEST,
+        obsm=OBSM_STORE,
         consensus=f"{OUT}/manifests/consensus.json",
         table=ancient(f"{OUT}/consensus.parquet"),
         subset_manifest=rules.subset.output.manifest,
@@ -206,7 +206,7 @@ rule embedding:
         code=code("embedding"),
         merged=subpath(input.merged, parent=True),
         pca=subpath(input.pca, parent=True),
-        harmony=HARMONY_OPTION,
+        obsm=OBSM_OPTION,
         subset=subpath(input.subset, parent=True),
         neighbors=subpath(input.neighbors, parent=True),
         umap=subpath(input.umap, parent=True),
@@ -217,7 +217,7 @@ rule embedding:
         "the sample with its UMAP and clusters"
     shell:
         f"{RUN}"
-        " {input.script:q} --merged {params.merged:q} --pca {params.pca:q} {params.harmony}"
+        " {input.script:q} --merged {params.merged:q} --pca {params.pca:q} {params.obsm}"
         " --genes {input.table:q} --subset {params.subset:q} --neighbors {params.neighbors:q}"
         " --umap {params.umap:q} --leiden {params.leiden:q} {params.map} {params.labels}"
         " --embedding {output.embedding:q}"

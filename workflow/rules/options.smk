@@ -145,12 +145,18 @@ ANNOTATORS_OPTION = shlex.join(
     ]
 )
 LABELS_OPTION = result("--labels", "labels.zarr", CONFIG.names_cells)
-# Components of the neighbours, map and clusters; their step and store.
-COMPONENTS = "harmony" if CONFIG.harmony else "pca"
-BASIS_OPTION = "--basis X_pca_harmony" if CONFIG.harmony else ""
-HARMONY_OPTION = result("--harmony", "harmony.zarr", CONFIG.harmony)
-HARMONY_MANIFEST = [f"{OUT}/manifests/harmony.json"] if CONFIG.harmony else []
-HARMONY_STORE = [ancient(f"{OUT}/harmony.zarr/zarr.json")] if CONFIG.harmony else []
+# Components of the neighbours, map and clusters: their step and store, and, if they are not those of
+# pca, their name and how scripts get them.
+COMPONENTS, BASIS = CONFIG.basis
+OTHER = COMPONENTS != "pca"
+BASIS_OPTION = shlex.join(["--basis", BASIS]) if OTHER else ""
+OBSM_OPTION = (
+    shlex.join(["--obsm", f"{BASIS}={with_prefix(f'{OUT}/{COMPONENTS}.zarr')}"])
+    if OTHER
+    else ""
+)
+OBSM_MANIFEST = [f"{OUT}/manifests/{COMPONENTS}.json"] if OTHER else []
+OBSM_STORE = [ancient(f"{OUT}/{COMPONENTS}.zarr/zarr.json")] if OTHER else []
 DOUBLETS_OPTION = of_plate("--doublets", "doublets.parquet", CONFIG.doublets)
 MARKERS_OPTION = result("--markers", "tables/markers.tsv", CONFIG.markers.by)
 INTEGRATED_OPTION = result("--integrated", "integrated.h5ad", CONFIG.integrate)

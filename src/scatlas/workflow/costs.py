@@ -49,6 +49,8 @@ ANNOTATOR_MB, ANNOTATE_MB = 100 * 1000 * 1000 * 16e-6, 400
 DRAWN_MB_PER_CELL, STRATUM_MB_PER_CELL = 8e-6, 4e-6
 # Chunks that a thread reads at once.
 READ_MB = 20
+# The name of a cell, here and in a file of components.
+LATENT_MB_PER_CELL = 240e-6
 
 # Bytes of disk per count in counts.zarr, per value of the consensus genes (float32 and its index),
 # and the share of a cell's values that these genes have.
@@ -201,6 +203,10 @@ def _sample_threads(job: Job, few: int, many: int) -> int:
     return few if job.of.subset_cells <= 1e5 else many
 
 
+def _latent_mb(job: Job) -> float:
+    return job.size.cells * (LATENT_MB_PER_CELL + 8e-6 * job.of.config.pca.n_comps)
+
+
 def _integrate_minutes(job: Job) -> int:
     seconds = job.of.harmony_seconds(job.of.own_harmony_cells)
     own = 0 if job.of.config.harmony else minutes(seconds, job.threads)
@@ -340,6 +346,14 @@ COSTS = {
         gpu_mb=lambda job: job.of.harmony_mb(job.size.cells) + GPU_HARMONY_BYTES / 1e6,
         # With two temporary files of the same size.
         disk=lambda job: 3 * job.size.cells * job.of.harmony_comps * 4,
+    ),
+    "latent": RuleCost(
+        Cost(0.5, us_per_cell=3),
+        threads=1,
+        serial=True,
+        blocks=False,
+        extra_mb=_latent_mb,
+        disk=_components_bytes,
     ),
     # Cells of the sample; the first one reads the components of all. [3]; GPU: [7]; subset and
     # embedding, without X: ``mapway-2026-11-29``.

@@ -81,6 +81,8 @@ def record(settings_json: str, manifests: Path) -> dict[str, Any]:
         plate_steps.append("doublets")
     if "integrate" in decided["config"]:
         atlas_steps.append("harmony")
+    if decided["config"].get("map", {}).get("use"):
+        atlas_steps.append("latent")
     if "map" in decided["config"]:
         atlas_steps += MAP_STEPS
     records = dict(_run_records(manifests, names, plate_steps, atlas_steps))
