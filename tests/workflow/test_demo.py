@@ -43,7 +43,7 @@ def test_strong_effects_are_found_and_the_null_drug_is_not():
 
 @pytest.mark.skipif(not DEMO, reason="SCATLAS_DEMO names no results of make demo")
 def test_harmony_mixes_the_plates_and_keeps_the_cell_lines():
-    """One plate has an effect of its own, and clusters of it alone."""
+    """One plate differs from the others, and has clusters of it alone."""
     cells = ad.read_h5ad(Path(DEMO, "umap.h5ad"))
     found = {}
     for basis in ("X_pca", "X_pca_harmony"):

@@ -24,7 +24,8 @@ PLATE_RULES += ("by_gene", "group_sums")
 ATLAS_RULES = ("consensus", "concat_on_disk", "pca", "subset", *SAMPLE_STEPS, "map")
 ATLAS_RULES += ("atlas", "merge_by_gene", "cell_groups", "markers", "report")
 ATLAS_RULES += ("explore",)
-GPU_RULES = ("hvg", "select_genes", "pca", "neighbors", "umap", "leiden", "map", "integrate")
+GPU_RULES = ("hvg", "select_genes", "pca", "harmony", "neighbors", "umap", "leiden", "map")
+GPU_RULES += ("integrate",)
 
 
 def snakemake(*options: str, folder: Path, snakefile: Path = ROOT / "Snakefile", **env: str) -> str:

@@ -26,6 +26,7 @@ def file(folder: Path, kind: str, names: Any = CELLS, x: Any = X) -> Path:
     return path
 
 
+@pytest.mark.filterwarnings("ignore:Consolidated metadata")
 @pytest.mark.parametrize("kind", ["h5ad", "zarr"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32])
 def test_cells_in_any_order(tmp_path: Path, kind: str, dtype: Any):
