@@ -163,11 +163,11 @@ def test_a_damaged_result_before_the_atlas_is_made_again_for_the_atlas_alone(
 ):
     project = built.copied(tmp_path / "project")
     before = project.outputs()
-    path = project.results / "umap.h5ad"
+    path = project.results / "consensus_genes.tsv"
     damaged = bytearray(path.read_bytes())
     damaged[len(damaged) // 2] ^= 1
     path.write_bytes(damaged)
-    assert "(rm -r results/umap.h5ad)" in project.run("atlas").stdout
+    assert "(rm -r results/consensus_genes.tsv)" in project.run("atlas").stdout
     path.unlink()
     project.build("atlas")
     assert_same_outputs(project.outputs(), before)
