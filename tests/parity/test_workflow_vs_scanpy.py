@@ -49,7 +49,7 @@ def project(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     new = Project(folder / "project", dict(config))
     new.write_plates(plates)
     new.plates = plates
-    new.build("atlas")
+    new.build("atlas", "embedding")
     return new
 
 

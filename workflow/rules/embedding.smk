@@ -34,16 +34,13 @@ rule subset:
         options=sections(subset=CONFIG.subset, map=CONFIG.map),
         seed=CONFIG.seed,
         code=code("subset"),
-        pca=subpath(input.pca, parent=True),
+        stores=stores("pca", "subset", *(["merged"] if CONFIG.subset.by else [])),
         obsm=OBSM_OPTION,
-        merged=result("--merged", "merged.zarr", CONFIG.subset.by),
-        subset=subpath(output.subset, parent=True),
     message:
         "sampling cells"
     shell:
         f"{RUN}"
-        " {input.script:q} --pca {params.pca:q} {params.obsm} {params.merged}"
-        " {params.options} --seed {params.seed} --subset {params.subset:q}"
+        " {input.script:q} {params.stores} {params.obsm} {params.options} --seed {params.seed}"
         f"{STEP_TAIL}"
 
 
@@ -74,15 +71,12 @@ rule neighbors:
         basis=BASIS_OPTION,
         seed=CONFIG.seed,
         code=code("neighbors"),
-        components=subpath(input.components, parent=True),
-        subset=subpath(input.subset, parent=True),
-        neighbors=subpath(output.neighbors, parent=True),
+        stores=stores("components", "subset", "neighbors"),
     message:
         "neighbours of the sampled cells"
     shell:
         f"{RUN}"
-        " {input.script:q} --components {params.components:q} --subset {params.subset:q}"
-        " {params.basis} {params.options} --seed {params.seed} --neighbors {params.neighbors:q}"
+        " {input.script:q} {params.stores} {params.basis} {params.options} --seed {params.seed}"
         f"{DEVICE_OPTIONS}{STEP_TAIL}"
 
 
@@ -115,17 +109,12 @@ rule umap:
         basis=BASIS_OPTION,
         seed=CONFIG.seed,
         code=code("umap"),
-        components=subpath(input.components, parent=True),
-        subset=subpath(input.subset, parent=True),
-        neighbors=subpath(input.neighbors, parent=True),
-        umap=subpath(output.umap, parent=True),
+        stores=stores("components", "subset", "neighbors", "umap"),
     message:
         "UMAP of the sampled cells"
     shell:
         f"{RUN}"
-        " {input.script:q} --components {params.components:q} --subset {params.subset:q}"
-        " --neighbors {params.neighbors:q} {params.basis} {params.options}"
-        " --seed {params.seed} --umap {params.umap:q}"
+        " {input.script:q} {params.stores} {params.basis} {params.options} --seed {params.seed}"
         f"{DEVICE_OPTIONS}{STEP_TAIL}"
 
 
@@ -153,14 +142,12 @@ rule leiden:
         options=sections(leiden=CONFIG.leiden),
         seed=CONFIG.seed,
         code=code("leiden"),
-        neighbors=subpath(input.neighbors, parent=True),
-        leiden=subpath(output.leiden, parent=True),
+        stores=stores("neighbors", "leiden"),
     message:
         "clusters of the sampled cells"
     shell:
         f"{RUN}"
-        " {input.script:q} --neighbors {params.neighbors:q} {params.options}"
-        " --seed {params.seed} --leiden {params.leiden:q}"
+        " {input.script:q} {params.stores} {params.options} --seed {params.seed}"
         f"{DEVICE_OPTIONS}{STEP_TAIL}"
 
 
@@ -204,23 +191,16 @@ rule embedding:
         **requests("embedding", "small_atlas"),
     params:
         code=code("embedding"),
-        merged=subpath(input.merged, parent=True),
-        pca=subpath(input.pca, parent=True),
+        stores=stores("merged", "pca", "subset", "neighbors", "umap", "leiden"),
         obsm=OBSM_OPTION,
-        subset=subpath(input.subset, parent=True),
-        neighbors=subpath(input.neighbors, parent=True),
-        umap=subpath(input.umap, parent=True),
-        leiden=subpath(input.leiden, parent=True),
         map=result("--map", "manifests/map.json", CONFIG.maps_all_cells),
         labels=LABELS_OPTION,
     message:
         "the sample with its UMAP and clusters"
     shell:
         f"{RUN}"
-        " {input.script:q} --merged {params.merged:q} --pca {params.pca:q} {params.obsm}"
-        " --genes {input.table:q} --subset {params.subset:q} --neighbors {params.neighbors:q}"
-        " --umap {params.umap:q} --leiden {params.leiden:q} {params.map} {params.labels}"
-        " --embedding {output.embedding:q}"
+        " {input.script:q} {params.stores} {params.obsm} --genes {input.table:q} {params.map}"
+        " {params.labels} --embedding {output.embedding:q}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"
 
 

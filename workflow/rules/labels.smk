@@ -60,19 +60,16 @@ rule labels:
     params:
         tables=shlex.join(["--tables", *CONFIG.labels]) if CONFIG.labels else "",
         annotations=annotations_option,
-        merged=subpath(input.merged, parent=True),
+        stores=stores("merged", "subset", "leiden"),
         map=result("--map", "map.zarr", CONFIG.maps_all_cells),
-        subset=subpath(input.subset, parent=True),
-        leiden=subpath(input.leiden, parent=True),
         labels=subpath(output.labels, parent=True),
         code=code("labels"),
     message:
         "names of clusters and cells"
     shell:
         f"{RUN}"
-        " {input.script:q} {params.tables} {params.annotations} --merged {params.merged:q}"
-        " --concat {input.concat:q} {params.map} --subset {params.subset:q}"
-        " --leiden {params.leiden:q} --labels {params.labels:q}"
+        " {input.script:q} {params.tables} {params.annotations} {params.stores}"
+        " --concat {input.concat:q} {params.map} --labels {params.labels:q}"
         f"{STEP_TAIL}"
 
 

@@ -35,17 +35,11 @@ rule map:
     params:
         seed=CONFIG.seed,
         code=code("map"),
-        components=subpath(input.components, parent=True),
-        subset=subpath(input.subset, parent=True),
-        neighbors=subpath(input.neighbors, parent=True),
-        umap=subpath(input.umap, parent=True),
-        leiden=subpath(input.leiden, parent=True),
+        stores=stores("components", "subset", "neighbors", "umap", "leiden"),
         map=subpath(output.map, parent=True),
     message:
         "the map of all cells"
     shell:
         f"{RUN}"
-        " {input.script:q} --components {params.components:q} --subset {params.subset:q}"
-        " --neighbors {params.neighbors:q} --umap {params.umap:q} --leiden {params.leiden:q}"
-        " --seed {params.seed} --map {params.map:q}"
+        " {input.script:q} {params.stores} --seed {params.seed} --map {params.map:q}"
         f"{DEVICE_OPTIONS}{STEP_TAIL}"

@@ -96,6 +96,13 @@ def result(option, name, when=True):
     return shlex.join([option, with_prefix(f"{OUT}/{name}")]) if when else ""
 
 
+def stores(*names):
+    """Options with the stores of the merged plates and of the steps of the map."""
+    of_atlas = {"components": COMPONENTS, "merged": "merged", "pca": "pca"}
+    paths = (f"{of_atlas.get(name, f'embedding/{name}')}.zarr" for name in names)
+    return " ".join(map(result, (f"--{name}" for name in names), paths))
+
+
 def first_file(store):
     """The file by which Snakemake knows a store."""
     return f"{OUT}/{store}/zarr.json" if store.endswith(".zarr") else f"{OUT}/{store}"

@@ -87,7 +87,7 @@ def assemble(
         Store of :func:`scatlas.io.products.embeddings.write_map`, whose ``obsm``, ``obs`` and
         ``uns`` the atlas gets. Columns of ``merged`` with the same names are left out.
     labels
-        Store of :func:`scatlas.io.products.embeddings.write_columns` of these cells, whose ``obs``
+        Store of :func:`scatlas.io.products.embeddings.write_parts` of these cells, whose ``obs``
         the atlas gets.
     uns
         Further small elements of ``uns``.
