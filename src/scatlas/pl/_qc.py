@@ -89,8 +89,8 @@ def qc_violins(
         bounds = {"min": thresholds.get(low) if low else None, "max": thresholds.get(high)}
         drawn = {word: float(_as_drawn(b, log)) for word, b in bounds.items() if b is not None}
         kept = [plate[column].kept.quantiles(QUANTILES) for plate in seen.values()]
-        ends = (0, 1) if log else (0, 0.99)  # all values on a log scale
-        shown = kept if many else [plate[column].cells.quantiles(ends) for plate in seen.values()]
+        most = (0, 1) if log else (0, 0.99)  # all values on a log scale
+        shown = kept if many else [plate[column].cells.quantiles(most) for plate in seen.values()]
         own = _own_bounds(by_plate, (low, high), log)
         bottom, top = _limits(shown, [*drawn.values(), *(bound for _, bound in own)], log)
         centres = {name: i for i, name in enumerate(seen)}

@@ -139,7 +139,8 @@ def save(made: Figure, path: Path | str, *, dpi: int | None = None) -> None:
     if layout := made.get_layout_engine():
         layout.execute(made)
         made.set_layout_engine("none")  # each drawing would begin where the one before ended
-    box = made.get_tightbbox(canvas.get_renderer()).padded(_MARGIN)
+    renderer = canvas.get_renderer()  # type: ignore[no-untyped-call]
+    box = made.get_tightbbox(renderer).padded(_MARGIN)
     with atomic_path(path) as partial:
         made.savefig(
             partial,

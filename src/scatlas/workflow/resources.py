@@ -63,6 +63,8 @@ BLOCK_COPIES = 4
 THREADS_SIDE_BY_SIDE = 4
 # At most this number, where they save a round of the jobs or occupy cores that would be idle.
 MAX_THREADS_SIDE_BY_SIDE = 6
+# Of a small atlas; more gain little beside what one process does. Twice as many of a large one.
+FIGURES_SIDE_BY_SIDE = 4
 
 # Values of a small plate: one or two seconds per step on one core. Its minutes per step are few,
 # because the time of a cluster job is the sum of those of its steps.
@@ -183,6 +185,13 @@ class Estimates:
         return self.atlas.values + finished_values <= SMALL_ATLAS_VALUES
 
     # Parts of the costs -------------------------------------------------------------------------
+
+    @property
+    def report_threads(self) -> int:
+        """Figures that are drawn side by side; on few cores, the page has one, too."""
+        if self.is_small_atlas:
+            return 1 if (self._cores or 1) < FIGURES_SIDE_BY_SIDE else FIGURES_SIDE_BY_SIDE
+        return 2 * FIGURES_SIDE_BY_SIDE
 
     @property
     def sample_mb(self) -> float:

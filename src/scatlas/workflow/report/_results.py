@@ -224,8 +224,7 @@ class Results:
     @cached_property
     def median_pct_mt(self) -> dict[str, float]:
         """Median mitochondrial share of the cells kept, in per cent, by plate; NaN for none."""
-        tables = ((p, read_cells(path, ["pct_counts_mt", "keep"])) for p, path in self.qc.items())
-        return {p: float(table.loc[table["keep"], "pct_counts_mt"].median()) for p, table in tables}
+        return {plate: _median_kept(path, "pct_counts_mt") for plate, path in self.qc.items()}
 
     @cached_property
     def clusters_by_plate(self) -> pd.DataFrame:
@@ -324,3 +323,11 @@ def _cells(path: Path) -> ad.AnnData:
     with h5py.File(path) as file:
         maps = {name: file["obsm"][name][:] for name in file["obsm"] if name.startswith("X_umap")}
         return ad.AnnData(obs=ad.io.read_elem(file["obs"]), obsm=maps)
+
+
+def _median_kept(path: Path, column: str) -> float:
+    """Median of the numbers of the cells kept; pandas' own takes three times as long."""
+    table = read_cells(path, [column, "keep"])
+    kept = table[column].to_numpy(np.float64)[table["keep"].to_numpy(bool)]
+    known = kept[~np.isnan(kept)]
+    return float(np.median(known, overwrite_input=True)) if known.size else np.nan
