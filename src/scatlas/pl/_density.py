@@ -43,7 +43,7 @@ class Survey(NamedTuple):
 
     low: NDArray[np.float64]  # [2], the smallest coordinates, less a margin
     high: NDArray[np.float64]
-    # Every so many cells are sampled: [n_names + 1], by category, the last of cells without one.
+    # One of this many cells is sampled: [n_names + 1], by category, the last of cells without one.
     steps: NDArray[np.int64]
 
 

@@ -124,7 +124,7 @@ def violin(adata: Source, keys: Names, groupby: str, *, layer: str | None = None
         low, high = (known.min(), known.max()) if known.size else (0.0, 1.0)
         room = 0.03 * (high - low) or 0.5
         for i, colour in enumerate(colours(len(groups))):
-            part = Counted.of(values[ends[i] : ends[i + 1]])
+            part = Counted.tally(values[ends[i] : ends[i + 1]])
             for side in (-1, 1):
                 half_violin(ax, i, part, low - room, high + room, side, colour)
             draw_middle(ax, i, part.quantiles(QUANTILES))

@@ -154,7 +154,7 @@ class Counted(NamedTuple):
     counts: np.ndarray  # int64
 
     @classmethod
-    def of(cls, numbers: np.ndarray) -> Counted:
+    def tally(cls, numbers: np.ndarray) -> Counted:
         """Count numbers; those that are not finite are left out."""
         is_whole = numbers.dtype.kind in "iu" and numbers.size
         if is_whole and numbers.min() >= 0 and numbers.max() < _COUNTABLE:
@@ -189,6 +189,7 @@ def _overview(table: pd.DataFrame) -> dict[str, _Metric]:
     metrics = {}
     for column, *_, log in _METRICS:
         numbers = table[column].to_numpy()
+        numbers = numbers if numbers.dtype.kind in "iu" else numbers.astype(np.float64, copy=False)
         counted = [_counted(part, log) for part in (numbers, numbers[keep])]
         metrics[column] = _Metric(*counted)
     return metrics
@@ -196,10 +197,10 @@ def _overview(table: pd.DataFrame) -> dict[str, _Metric]:
 
 def _counted(numbers: np.ndarray, log: bool) -> Counted:
     if log:
-        counted = Counted.of(numbers)
+        counted = Counted.tally(numbers)
         return counted._replace(values=_as_drawn(counted.values, log))
     known = numbers[np.isfinite(numbers)]
-    counted = Counted.of(np.rint(known / _STEP).astype(np.int64))
+    counted = Counted.tally(np.rint(known / _STEP).astype(np.int64))
     return counted._replace(values=counted.values * _STEP)
 
 

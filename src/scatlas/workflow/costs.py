@@ -34,8 +34,6 @@ PSEUDOBULK_MB_PER_CELL = 0.5e-3
 EFFECTS_MB = 4_000
 # 2**18 cells with 50 components in fp64 at a time, and the sums of 100,000 replicates.
 COMPARED_MB = 600
-# A figure of the report: pixels of a map with their sums and colours, and 2**18 cells.
-FIGURE_MB = 150
 # Sums of 100 groups of 60,000 genes, with the sums of one plate, moments and scores: 5 arrays each.
 MARKERS_MB = 100 * 60_000 * 20 * 8e-6
 # Cells placed on a map at a time, with their neighbours; cells mapped at a time, and on a GPU.
@@ -405,8 +403,9 @@ COSTS = {
         time=Cost(3, us_per_cell=0.6),
         size=None,
         plate_s=PLATE_S,
-        threads=lambda job: job.of.report_threads,
-        extra_mb=lambda job: job.of.sample_mb + FIGURE_MB * job.threads,
+        # Figures at a time. Of a small atlas few: on two cores the page is made beside them.
+        threads=lambda job: 8 if not job.of.is_small_atlas else 4 if (job.of.cores or 1) > 3 else 1,
+        extra_mb=lambda job: job.of.sample_mb + 150 * job.threads,  # pixels, and 2**18 cells
     ),
     # The page: [8]; genes that the atlas lacks: as select_genes.
     "explore": RuleCost(

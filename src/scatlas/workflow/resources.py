@@ -63,8 +63,6 @@ BLOCK_COPIES = 4
 THREADS_SIDE_BY_SIDE = 4
 # At most this number, where they save a round of the jobs or occupy cores that would be idle.
 MAX_THREADS_SIDE_BY_SIDE = 6
-# Of a small atlas; more gain little beside what one process does. Twice as many of a large one.
-FIGURES_SIDE_BY_SIDE = 4
 
 # Values of a small plate: one or two seconds per step on one core. Its minutes per step are few,
 # because the time of a cluster job is the sum of those of its steps.
@@ -91,7 +89,7 @@ class Estimates:
         cores: int | None = None,
     ) -> None:
         self.config: Config = config
-        self._cores = cores
+        self.cores: int | None = cores
         self._jobs_per_gpu, self._gpu_bytes = jobs_per_gpu, gpu_bytes
         given = config.compute.block_budget
         self.budget: int | None = None if given == "auto" else parse_bytes(given)
@@ -185,13 +183,6 @@ class Estimates:
         return self.atlas.values + finished_values <= SMALL_ATLAS_VALUES
 
     # Parts of the costs -------------------------------------------------------------------------
-
-    @property
-    def report_threads(self) -> int:
-        """Figures that are drawn side by side; on few cores, the page has one, too."""
-        if self.is_small_atlas:
-            return 1 if (self._cores or 1) < FIGURES_SIDE_BY_SIDE else FIGURES_SIDE_BY_SIDE
-        return 2 * FIGURES_SIDE_BY_SIDE
 
     @property
     def sample_mb(self) -> float:
@@ -349,7 +340,7 @@ class Estimates:
         values = self.plate(plate).values if plate else self.atlas.values * SELECTED_SHARE
         gpu, beside = self.gpus(rule, plate) > 0, bool(plate) and self.n_plates > 1
         # On a cluster a node often has eight cores per GPU; beside `hvg` other plates are loaded.
-        few = gpu and (self._cores is None or rule == "hvg")
+        few = gpu and (self.cores is None or rule == "hvg")
         threads = block_threads(self.budget, values, gpu=few)
         if self._jobs_per_gpu > 1 and self._cluster_gpus == 1:
             shares_cores = beside
@@ -358,9 +349,9 @@ class Estimates:
         if not shares_cores:
             return threads
         if not gpu:
-            most = threads_side_by_side(self.n_plates, self._cores)
+            most = threads_side_by_side(self.n_plates, self.cores)
         elif rule == "select_genes":  # all plates are loaded, so that only jobs on the GPU run
-            per_job = (self._cores or 0) // self._jobs_per_gpu
+            per_job = (self.cores or 0) // self._jobs_per_gpu
             most = min(max(per_job, THREADS_SIDE_BY_SIDE), GPU_THREADS)
         else:
             most = THREADS_SIDE_BY_SIDE

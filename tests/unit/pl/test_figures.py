@@ -694,7 +694,7 @@ def test_effects_show_the_strongest_conditions_and_their_genes(tmp_path) -> None
 def test_quantiles_of_counted_numbers_are_those_of_the_numbers(numbers: np.ndarray) -> None:
     shares = (0, 0.05, 0.25, 0.5, 0.75, 0.99, 1)
     known = numbers[np.isfinite(numbers)]
-    counted = Counted.of(numbers)
+    counted = Counted.tally(numbers)
     np.testing.assert_array_equal(np.repeat(*counted), np.sort(known))
     np.testing.assert_array_equal(counted.quantiles(shares), np.quantile(known, shares))
-    assert Counted.of(numbers[:0]).quantiles(shares) == ()
+    assert Counted.tally(numbers[:0]).quantiles(shares) == ()
