@@ -399,7 +399,13 @@ COSTS = {
     ),
     # Per cell of the atlas: [5].
     "report": replace(
-        _SAMPLE, time=Cost(3, us_per_cell=1.3), size=None, plate_s=PLATE_S, threads=1
+        _SAMPLE,
+        time=Cost(3, us_per_cell=0.6),
+        size=None,
+        plate_s=PLATE_S,
+        # Figures at a time. Of a small atlas few: on two cores the page is made beside them.
+        threads=lambda job: 8 if not job.of.is_small_atlas else 4 if (job.of.cores or 1) > 3 else 1,
+        extra_mb=lambda job: job.of.sample_mb + 150 * job.threads,  # pixels, and 2**18 cells
     ),
     # The page: [8]; genes that the atlas lacks: as select_genes.
     "explore": RuleCost(

@@ -89,7 +89,7 @@ class Estimates:
         cores: int | None = None,
     ) -> None:
         self.config: Config = config
-        self._cores = cores
+        self.cores: int | None = cores
         self._jobs_per_gpu, self._gpu_bytes = jobs_per_gpu, gpu_bytes
         given = config.compute.block_budget
         self.budget: int | None = None if given == "auto" else parse_bytes(given)
@@ -340,7 +340,7 @@ class Estimates:
         values = self.plate(plate).values if plate else self.atlas.values * SELECTED_SHARE
         gpu, beside = self.gpus(rule, plate) > 0, bool(plate) and self.n_plates > 1
         # On a cluster a node often has eight cores per GPU; beside `hvg` other plates are loaded.
-        few = gpu and (self._cores is None or rule == "hvg")
+        few = gpu and (self.cores is None or rule == "hvg")
         threads = block_threads(self.budget, values, gpu=few)
         if self._jobs_per_gpu > 1 and self._cluster_gpus == 1:
             shares_cores = beside
@@ -349,9 +349,9 @@ class Estimates:
         if not shares_cores:
             return threads
         if not gpu:
-            most = threads_side_by_side(self.n_plates, self._cores)
+            most = threads_side_by_side(self.n_plates, self.cores)
         elif rule == "select_genes":  # all plates are loaded, so that only jobs on the GPU run
-            per_job = (self._cores or 0) // self._jobs_per_gpu
+            per_job = (self.cores or 0) // self._jobs_per_gpu
             most = min(max(per_job, THREADS_SIDE_BY_SIDE), GPU_THREADS)
         else:
             most = THREADS_SIDE_BY_SIDE

@@ -133,7 +133,7 @@ REQUESTS = {
         "umap": (8, 34052, 290, 0, 0),
         "leiden": (8, 34052, 290, 0, 0),
         "embedding": (8, 34052, 290, 0, 0),
-        "report": (1, 33924, 290, 0, 0),
+        "report": (8, 35252, 290, 0, 0),
         "consensus": (1, 900, None, 0, 0),
         "simulate": (1, 900, None, 0, 0),
         "map": (16, 35576, 30, 360, 0),
@@ -323,3 +323,10 @@ def test_new_plates_request_what_the_reference_and_their_cells_need(tmp_path: Pa
     for rule in ("reference", "map_plate", "map_report", "extend"):
         assert estimates.gpus(rule) == 0
         assert estimates.runtime(rule, "first" if rule == "map_plate" else None, 4) >= 3
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(None, 1), (2, 1), (4, 4), (16, 4)])
+def test_figures_of_a_small_atlas_leave_a_core_to_the_page(cores: int | None, threads: int):
+    plates = [Plate(plate="a", path="x.h5ad", n_cells=5000)]
+    estimates = Estimates(load({}), plates, cores=cores)
+    assert estimates.threads("report") == threads
