@@ -1,5 +1,6 @@
 # Paths, options and ends of commands that the rules compute from the config.
 import json
+from functools import cache
 
 from scatlas.workflow.provenance import plate_rows, recipe
 
@@ -331,6 +332,12 @@ def cell_groups(wildcards):
     return checkpoints.cell_groups.get().output.groups
 
 
+@cache
+def facts(manifest, _):
+    """Content of a manifest since its time: the rules of all plates read it."""
+    return json.loads(manifest.read_text("utf-8"))
+
+
 def digest_of_labels(by):
     """Digest of the labels of a plate's cells: a change of it reruns the sums of the plate."""
     if by is not CONFIG.markers.by and not waits_for_groups(by):
@@ -339,7 +346,7 @@ def digest_of_labels(by):
     def digest(wildcards):
         manifest = Path(checkpoints.cell_groups.get().output.manifest)
         # The manifest of an earlier run may lack a new plate, or a column.
-        plates = json.loads(manifest.read_text("utf-8"))["plates"]
+        plates = facts(manifest, manifest.stat().st_mtime_ns)["plates"]
         return "-".join(plates.get(wildcards.plate, {}).get(name, "") for name in by)
 
     return digest
@@ -349,15 +356,21 @@ def digest_of_labels(by):
 MAX_VALUES_OF_ALL_GENES = 2_000_000_000
 
 
+@cache
+def has_few_values(_):
+    """Whether the copy has all genes, since the time of `consensus`, which comes after all plates."""
+    paths = each(f"{OUT}/manifests/load/{{plate}}.json")(None)
+    texts = (Path(with_prefix(path)).read_text("utf-8") for path in paths)
+    n_values = sum(json.loads(text)["n_values"] for text in texts)
+    return n_values <= MAX_VALUES_OF_ALL_GENES
+
+
 def genes_by_gene(wildcards):
     """The atlas's genes, if the copy has only these; with auto, the checkpoint knows the plates."""
     choice = CONFIG.by_gene.genes
     if choice == "all":
         return []
     genes = consensus_genes(wildcards)
-    if choice == "auto":
-        manifests = each(f"{OUT}/manifests/load/{{plate}}.json")(wildcards)
-        texts = (Path(with_prefix(path)).read_text("utf-8") for path in manifests)
-        n_values = (json.loads(text)["n_values"] for text in texts)
-        return [] if sum(n_values) <= MAX_VALUES_OF_ALL_GENES else genes
+    if choice == "auto" and has_few_values(os.stat(genes).st_mtime_ns):
+        return []
     return genes

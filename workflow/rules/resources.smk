@@ -1,7 +1,10 @@
 # Resources of all rules, from scatlas.workflow.resources. Each grows with the attempt: a job that
 # failed runs again with more.
 import atexit
+import gc
+from threading import Timer
 
+from snakemake.scheduling.job_scheduler import JobScheduler
 from snakemake.utils import available_cpu_count
 
 from scatlas.compute.gpu_devices import find_gpus
@@ -140,6 +143,25 @@ def job_request(job):
     )
 
 
+def look_again(scheduler, seconds):
+    """Let Snakemake look for jobs again after some seconds, as it does while starts are limited to 100
+    in a second. Its own way adds a timer for each look, whose end is one more look: after some hundred
+    jobs they take all the time of its thread (findings/snakemake_looks_add_up.sh)."""
+
+    def look():
+        scheduler.will_look = False
+        scheduler._open_jobs.release()
+
+    if not vars(scheduler).get("will_look"):
+        scheduler.will_look = True
+        timer = Timer(seconds, look)
+        timer.daemon = True  # else the end of the run waits for it
+        timer.start()
+
+
+JobScheduler._schedule_reevalutation = look_again
+
+
 def planned_jobs():
     """Jobs of a dry run, by rule; none in a real run."""
     if not workflow.dryrun or workflow.dag is None:
@@ -201,5 +223,8 @@ def print_plan():
     print(sentence(run_seconds(timed, limits), limits["_cores"], n_gpus), flush=True)
 
 
+# The objects of all jobs stay: to look for garbage among them took a fifth of a start with 200 plates.
+gc.set_threshold(50_000, 20, 100)
+atexit.register(gc.freeze)
 # Snakemake calls no hook in a dry run, and knows the jobs only at its end.
 atexit.register(print_plan)

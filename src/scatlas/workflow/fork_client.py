@@ -5,18 +5,19 @@
 Importing the libraries takes a job a second, longer than its work on a plate of some thousand
 cells: the first job of a Snakemake starts a server (:mod:`scatlas.workflow.fork_server`), which
 imports them once and forks. If the client is killed, so is the process. If no server can run, or on
-more than a few cores while it starts, the script starts in a new Python. The client takes 15 ms,
-because it needs the standard library alone.
+more than a few cores while it starts, the script starts in a new Python. Two thirds of the client's
+time would be the imports of json, socket and hashlib: it takes what C modules have of them.
 """
 
 from __future__ import annotations
 
+import _socket as socket
 import errno
-import json
+import marshal
 import os
-import socket
 import struct
 import sys
+from zlib import crc32
 
 # Up to this number of cores scripts wait for the server: those that start would slow it down.
 FEW_CORES = 4
@@ -28,12 +29,11 @@ def main() -> None:
     snakemake_pid = os.environ.get("SCATLAS_FORK_SERVER")  # the process number of Snakemake
     if snakemake_pid:
         try:
-            with connect(snakemake_pid, os.path.abspath(command[0])) as server:
-                sys.exit(run_at(server, command))
-        except ConnectionRefusedError:
-            _say_new_python(command[0], "the server that forks is not ready")
-        except OSError as error:  # a system without abstract sockets, or too many processes
-            _say_new_python(command[0], str(error))
+            sys.exit(run_at(connect(snakemake_pid, os.path.abspath(command[0])), command))
+        except OSError as error:  # also without abstract sockets, or with too many processes
+            refused = isinstance(error, ConnectionRefusedError)
+            reason = "the server that forks is not ready" if refused else str(error)
+            sys.stderr.write(f"{command[0]} runs in a new Python, not a forked one: {reason}\n")
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, *command])
 
@@ -48,15 +48,12 @@ def use_this_package() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
 
 
-def _say_new_python(script: str, reason: str) -> None:
-    sys.stderr.write(f"{script} runs in a new Python, not a forked one: {reason}\n")
-
-
 def run_at(server: socket.socket, command: list[str], **more: str) -> int | str:
     """Run a command in a process that the server forks; return its exit status."""
     request = {"argv": command, "folder": os.getcwd(), "environment": dict(os.environ), **more}
-    text = json.dumps(request).encode()
-    socket.send_fds(server, [struct.pack("!Q", len(text))], [0, 1, 2])
+    text = marshal.dumps(request)  # the server is of the same Python
+    files = (socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("3i", 0, 1, 2))
+    server.sendmsg([struct.pack("!Q", len(text))], [files])
     server.sendall(text)
     if not server.recv(1):
         raise ConnectionError("the server has failed")
@@ -68,23 +65,21 @@ def connect(snakemake_pid: str, script: str) -> socket.socket:
     """Connect to the server of one Snakemake and one Python; start it if there is none. It raises
     ConnectionRefusedError while the server is not ready, and OSError where none can run.
     """
-    import hashlib  # here, because a tenth of the client's time is its import
-
     if not hasattr(socket, "SO_PEERCRED"):
         raise OSError("this system does not tell who is at the other end of a socket")
-    python = hashlib.sha256(sys.executable.encode()).hexdigest()[:16]
     # The name has no file: nothing is left to remove, and no path is too long.
-    address = f"\0scatlas-{os.getuid()}-{snakemake_pid}-{python}"
-    with socket.socket(socket.AF_UNIX) as listener:
-        try:
-            listener.bind(address)
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:  # of a server that runs
-                raise
-        else:
-            if (os.cpu_count() or 1) <= FEW_CORES:
-                listener.listen(128)  # else the server does, when it is ready
-            start_server(listener, snakemake_pid, script)
+    address = f"\0scatlas-{os.getuid()}-{snakemake_pid}-{crc32(os.fsencode(sys.executable))}"
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        listener.bind(address)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:  # of a server that runs
+            raise
+    else:
+        if (os.cpu_count() or 1) <= FEW_CORES:
+            listener.listen(128)  # else the server does, when it is ready
+        start_server(listener, snakemake_pid, script)
+    listener.close()
     server = socket.socket(socket.AF_UNIX)
     server.connect(address)
     # Any user may take this name: hand the environment to none but this one.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from pathlib import Path
+from threading import Semaphore, Timer
 
 import anndata as ad
 import pytest
 from scipy import sparse
+from snakemake.scheduling.job_scheduler import JobScheduler
 
 from scatlas.workflow.config.loading import load
 from scatlas.workflow.config.plate_sheet import Plate
@@ -330,3 +333,20 @@ def test_figures_of_a_small_atlas_leave_a_core_to_the_page(cores: int | None, th
     plates = [Plate(plate="a", path="x.h5ad", n_cells=5000)]
     estimates = Estimates(load({}), plates, cores=cores)
     assert estimates.threads("report") == threads
+
+
+def test_one_timer_at_a_time_lets_snakemake_look_for_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own ones add up (findings/snakemake_looks_add_up.sh)."""
+    rules = ast.parse((Path(__file__).parents[3] / "workflow/rules/resources.smk").read_text())
+    patch = ("look_again", "JobScheduler._schedule_reevalutation = look_again")
+    rules.body = [x for x in rules.body if {getattr(x, "name", ""), ast.unparse(x)} & {*patch}]
+    own = JobScheduler._schedule_reevalutation
+    monkeypatch.setattr(JobScheduler, "_schedule_reevalutation", own)  # put back at the end
+    exec(compile(rules, "resources.smk", "exec"), {"JobScheduler": JobScheduler, "Timer": Timer})
+    scheduler = JobScheduler.__new__(JobScheduler)
+    scheduler._open_jobs = Semaphore(0)
+    for _ in range(2):
+        for _ in range(50):
+            scheduler._schedule_reevalutation(0.2)
+        assert scheduler._open_jobs.acquire(timeout=60)
+        assert not scheduler._open_jobs.acquire(timeout=0.4)
