@@ -77,7 +77,8 @@ def merge_plates(paths: Mapping[str, Path], genes: GeneRule = "same") -> GroupSu
     """Sums of the groups, in natural order, over ``group_sums.h5`` of all plates, with one plate
     in memory at a time; a gene that a plate lacks counts zero there.
     """
-    found = {plate: read_groups(path, plate) for plate, path in paths.items()}
+    known: dict[str, pd.Index] = {}
+    found = {plate: read_groups(path, plate, known) for plate, path in paths.items()}
     shared = _genes_of_plates({plate: names for plate, (_, names) in found.items()}, genes)
     every = pd.concat([groups for groups, _ in found.values()])
     n_cells = every.groupby(["by", "group"])["n_cells"].sum()

@@ -113,7 +113,7 @@ def test_a_plate_without_labels_adds_no_group(sums: dict[str, Path], tmp_path: P
     plate.obs["line"] = pd.Categorical([None] * plate.n_obs)
     plate.obs["plate"] = pd.Categorical([None] * plate.n_obs)
     paths = write_sums(tmp_path, {"p3": plate})
-    assert len(read_groups(paths["p3"], "p3")[0]) == 0
+    assert len(read_groups(paths["p3"], "p3", {})[0]) == 0
     two = {name: sums[name] for name in ("p1", "p2")}
     expected, found = (rank_markers(merge_plates(each), 5) for each in (two, two | paths))
     pd.testing.assert_frame_equal(found.table, expected.table)

@@ -15,6 +15,7 @@ from scipy import sparse
 from scatlas import blocks
 from scatlas.columns import among_genes, common_genes
 from scatlas.io.files.atomic import atomic_path, work_folder
+from scatlas.io.files.checksums import text_digest
 from scatlas.io.files.hdf5_writing import create_hdf5, write_element
 from scatlas.io.files.read_errors import reading
 from scatlas.io.matrices.csr_writer import CsrWriter, index_dtype
@@ -151,20 +152,32 @@ class GroupSums(NamedTuple):
 
 
 def write_group_sums(file: h5py.File, plate: str, found: GroupSums) -> None:
-    """Write a plate's sums of real numbers: obs, var, and ``layers`` with an array for each."""
+    """Write a plate's sums of real numbers: obs, and ``layers`` with an array for each. The names
+    of equal genes are written once: they take as long as the sums.
+    """
     layers = {name: getattr(found.sums, name) for name in _LAYERS}
     obs = found.groups.astype({"by": "category", "group": "category"})
     obs.index = obs.index.astype(str)
-    var = pd.DataFrame(index=found.genes.astype(str))
-    write_element(file, plate, {"obs": obs, "var": var, "layers": layers})
+    write_element(file.require_group("plates"), plate, {"obs": obs, "layers": layers})
+    names = found.genes.to_numpy(str)
+    file[f"plates/{plate}"].attrs["genes"] = digest = text_digest(names.tobytes())
+    if digest not in file.require_group("genes"):
+        write_element(file["genes"], digest, names.astype(object))
 
 
-def read_groups(path: Path | str, plate: str) -> tuple[pd.DataFrame, pd.Index]:
-    """Groups and genes of a plate in such a file, without the sums."""
+def read_groups(
+    path: Path | str, plate: str, known: dict[str, pd.Index]
+) -> tuple[pd.DataFrame, pd.Index]:
+    """Groups and genes of a plate in such a file, without the sums; ``known`` keeps the names of
+    genes by their digest for the next plates.
+    """
     with reading(str(path), "sums by group"), h5py.File(path) as file:
-        groups, genes = read_elem(file[plate]["obs"]), read_elem(file[plate]["var"]).index
+        of_plate = file[f"plates/{plate}"]
+        groups, genes = read_elem(of_plate["obs"]), of_plate.attrs["genes"]
+        if genes not in known:
+            known[genes] = pd.Index(read_elem(file[f"genes/{genes}"]))
     text = {name: groups[name].astype(str) for name in ("by", "group")}
-    return groups.assign(**text), genes
+    return groups.assign(**text), known[genes]
 
 
 def add_group_sums(
@@ -172,7 +185,7 @@ def add_group_sums(
 ) -> None:
     """Add a plate's sums to rows of ``total``, in place; ``genes`` are positions in it, or -1."""
     with reading(str(path), "sums by group"), h5py.File(path) as file:
-        layers = file[plate]["layers"]
+        layers = file[f"plates/{plate}/layers"]
         part = Sums(False, *(_take(layers[name][:], genes) for name in _LAYERS))
     total.add(rows, part)
 
