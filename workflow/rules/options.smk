@@ -58,11 +58,33 @@ def atlas_plates():
     return [plate for plate in SHEET if plate.plate not in left_out]
 
 
-def each(pattern, options=False):
-    """Paths, or options PLATE=PATH, of the plates in the atlas, for inputs and params."""
+def batch(wildcards):
+    """Plates in the atlas that share a job, which has the name of the first one."""
+    names = [plate.plate for plate in atlas_plates()]
+    return [name for name in names if FIRST_OF_BATCH[name] == wildcards.plate]
+
+
+def batches(pattern, options=False):
+    """Paths of all batches; or options PLATE=PATH, for each plate with the path of its batch."""
 
     def fill_in(wildcards):
         names = [plate.plate for plate in atlas_plates()]
+        paths = {name: pattern.format(plate=FIRST_OF_BATCH[name]) for name in names}
+        if options:
+            return [f"{name}={with_prefix(path)}" for name, path in paths.items()]
+        return list(dict.fromkeys(paths.values()))
+
+    return fill_in
+
+
+def each(pattern, options=False, plates=None):
+    """Paths, or options PLATE=PATH, of the plates in the atlas, or in a batch, for inputs and
+    params."""
+
+    def fill_in(wildcards):
+        names = (
+            plates(wildcards) if plates else [plate.plate for plate in atlas_plates()]
+        )
         if options:
             return by_plate(pattern, names)
         return [pattern.format(plate=name) for name in names]
@@ -338,16 +360,20 @@ def facts(manifest, _):
     return json.loads(manifest.read_text("utf-8"))
 
 
-def digest_of_labels(by):
-    """Digest of the labels of a plate's cells: a change of it reruns the sums of the plate."""
+def digest_of_labels(by, plates=lambda wildcards: [wildcards.plate]):
+    """Digest of the labels of a plate's cells: a change of it reruns the sums of the plate, or of
+    its batch."""
     if by is not CONFIG.markers.by and not waits_for_groups(by):
         return ""
 
     def digest(wildcards):
         manifest = Path(checkpoints.cell_groups.get().output.manifest)
         # The manifest of an earlier run may lack a new plate, or a column.
-        plates = facts(manifest, manifest.stat().st_mtime_ns)["plates"]
-        return "-".join(plates.get(wildcards.plate, {}).get(name, "") for name in by)
+        found = facts(manifest, manifest.stat().st_mtime_ns)["plates"]
+        names = plates(wildcards)
+        return "-".join(
+            found.get(plate, {}).get(name, "") for plate in names for name in by
+        )
 
     return digest
 

@@ -175,6 +175,10 @@ def _select_genes_mb(job: Job) -> float:
     return (job.threads + 3) * min(job.of.gram_mb, largest_mb)
 
 
+def _batch_size(job: Job) -> Size:
+    return job.of.batch_size(job.plate) if job.plate else job.size
+
+
 def _markers_mb(job: Job) -> float:
     return MARKERS_MB + (job.of.sample_mb if job.of.config.markers.wilcoxon else 0)
 
@@ -295,7 +299,9 @@ COSTS = {
     "annotate": RuleCost(Cost(0.3, 15, 20), extra_mb=lambda _: ANNOTATE_MB),
     "group_sums": RuleCost(
         Cost(0.2, 40),
+        size=_batch_size,
         seconds=lambda job, seconds: seconds * len(job.of.config.markers.by),
+        table=lambda job: _batch_size(job).cells,
         extra_mb=lambda _: MARKERS_MB,
     ),
     "markers": RuleCost(

@@ -109,6 +109,21 @@ def test_plates_side_by_side_are_done_in_few_rounds(n_plates: int, cores: int, t
     assert shared.threads("pca") == (8 if cores is None else 16)
 
 
+def test_small_plates_that_are_neighbours_share_a_job():
+    """An eighth of all plates at most, with 1e8 values together; a large plate has its own."""
+    sizes = {f"p{i}": 1000 for i in range(17)} | {"p4": 10**9, "p8": 60_000, "p9": 10_000}
+    plates = [Plate(plate=name, path="a.h5ad", n_cells=n) for name, n in sizes.items()]
+    found = Estimates(load({}), plates)
+    batches: dict[str, list[str]] = {}
+    for name, first in found.first_of_batch.items():
+        batches.setdefault(first, []).append(name)
+    ends = [(0, 2), (3, 3), (4, 4), (5, 7), (8, 8), (9, 11), (12, 14), (15, 16)]
+    assert [*batches.values()] == [[f"p{i}" for i in range(a, b + 1)] for a, b in ends]
+    assert found.batch_size("p0") == Size(3000, 3000 * VALUES_PER_CELL)
+    alone = Estimates(load({}), plates[:8]).first_of_batch
+    assert all(name == first for name, first in alone.items())
+
+
 def test_clusters_by_igraph_leave_the_gpu_to_others():
     plates = [Plate(plate="a", path="a.h5ad", n_cells=3_000_000)]
     config = {"backend": "gpu", "subset": {"n_cells": 1_000_000}}
