@@ -69,6 +69,10 @@ else:
     if CONFIG.harmony:
 
         include: "workflow/rules/harmony.smk"
+
+    if CONFIG.map.use:
+
+        include: "workflow/rules/latent.smk"
     include: "workflow/rules/embedding.smk"
 
     if CONFIG.maps_all_cells:

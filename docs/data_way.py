@@ -66,7 +66,7 @@ def files(rule: str) -> list[str]:
 
 def functions(rule: str) -> list[str]:
     """Functions that the script of a rule calls for its work."""
-    path = ROOT / f"scripts/{'atlas' if rule == 'base' else rule}.py"
+    path = ROOT / f"scripts/{rule}.py"
     tree = ast.parse(path.read_text("utf-8"))
     module = {
         alias.asname or alias.name: f"{node.module}.{alias.name}"

@@ -1,8 +1,8 @@
 """Writes the conda environments of the rules from the dependencies in pyproject.toml and the locks.
 
 They hold what the scripts import, at the versions of the locks: the package's own dependencies, the
-``embed``, ``integrate``, ``skmisc`` and ``workflow`` extras without Snakemake (which runs outside),
-and the GPU libraries.
+``embed``, ``plot``, ``skmisc`` and ``workflow`` extras without Snakemake (which runs outside), and
+the GPU libraries.
 Standard library only, so that ``envs/lock.sh`` can run it with any Python.
 """
 
@@ -27,6 +27,9 @@ CONDA_NAMES = {
 # Not on conda-forge, or not under a name known here.
 PIP_ONLY = re.compile(r"^(dask-cuda|deflate|rmm-cu\d+)$")
 
+BASE = ["embed", "plot", "skmisc", "workflow"]
+# Extras of the package by lock.
+EXTRAS = {"cpu": BASE, "gpu-cu12": [*BASE, "gpu-cu12"], "gpu-cu13": [*BASE, "gpu-cu13"]}
 HEADER = """\
 # Made by envs/lock.sh from pyproject.toml and envs/{lock}.lock.txt; do not edit.
 # For `snakemake --software-deployment-method conda`.
@@ -73,12 +76,7 @@ def environment(lock: str, extras: list[str]) -> str:
 
 def main() -> None:
     """Write every environment."""
-    base = ["embed", "integrate", "skmisc", "workflow"]
-    for lock, extras in {
-        "cpu": base,
-        "gpu-cu12": [*base, "gpu-cu12"],
-        "gpu-cu13": [*base, "gpu-cu13"],
-    }.items():
+    for lock, extras in EXTRAS.items():
         (ENVS / f"{lock}.yaml").write_text(environment(lock, extras))
 
 

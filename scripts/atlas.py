@@ -14,7 +14,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = script.parser(__doc__)
     parser.add_argument("--merged", type=Path, required=True, help="merged.zarr")
     parser.add_argument("--pca", type=Path, required=True, help="pca.zarr")
-    parser.add_argument("--harmony", type=Path, help="harmony.zarr, if all cells were mixed")
+    script.add_obsm(parser)
     parser.add_argument("--map", type=Path, help="map.zarr, if all cells were mapped")
     parser.add_argument("--labels", type=Path, help="labels.zarr, if cells have labels")
     parser.add_argument("--genes", type=Path, required=True, help="consensus.parquet")
@@ -30,7 +30,7 @@ def main(argv: list[str] | None = None) -> None:
             args.pca,
             args.atlas,
             var=genes,
-            obsm={"X_pca_harmony": args.harmony} if args.harmony else {},
+            obsm=script.plate_paths(args.obsm),
             cell_map=args.map,
             labels=args.labels,
             uns={"scatlas": record} if record else {},

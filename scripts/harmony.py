@@ -6,18 +6,20 @@ import json
 from pathlib import Path
 
 from scatlas.errors import InputError
+from scatlas.get import on_backend
 from scatlas.io import open_tables, write_embedding
 from scatlas.io.files.local_zarr import open_rows
 from scatlas.io.products.embeddings import component_blocks
-from scatlas.matrix.harmony import mix_rows
-from scatlas.matrix.harmony_rounds import scratch_rows
+from scatlas.matrix.harmony import fits_gpu, mix_rows
+from scatlas.matrix.harmony_rows import scratch_rows
 from scatlas.workflow import script
 from scatlas.workflow.config.cli_options import add_sections, read_section
 from scatlas.workflow.config.sections import Harmony
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = script.parser(__doc__)
+    parser = script.parser(__doc__, gpu=True)
+    parser.set_defaults(cluster="")  # works in this process, on one GPU
     parser.add_argument("--merged", type=Path, required=True, help="merged.zarr")
     parser.add_argument("--pca", type=Path, required=True, help="pca.zarr")
     parser.add_argument("--seed", type=int, default=0, help="random seed")
@@ -36,10 +38,13 @@ def main(argv: list[str] | None = None) -> None:
                     )
             labels = obs.read(key, index=False)
         shape = (len(labels), n_pcs or open_rows(args.pca, "X_pca").shape[1])
-        folder = args.harmony.parent
-        with scratch_rows(*shape, folder) as x, scratch_rows(*shape, folder) as moved:
+        folder, gpu = args.harmony.parent, script.on_gpu(args) and fits_gpu(*shape)
+        with (
+            scratch_rows(*shape, folder, gpu=gpu) as x,
+            scratch_rows(*shape, folder, gpu=gpu) as moved,
+        ):
             for first, block in component_blocks(args.pca, n_pcs):
-                x[first : first + len(block)] = block
+                x[first : first + len(block)] = on_backend(block) if gpu else block
             mixed = mix_rows(x, moved, dict(labels.items()), random_state=args.seed, **options)
             # What new plates are compared with.
             clusters = {"sizes": mixed.sums[:, -1], "sums": mixed.sums[:, :-1]}

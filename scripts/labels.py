@@ -1,4 +1,4 @@
-"""Join the user's names, and the types of the cells, with the atlas and the sample: obs columns."""
+"""Join the user's names, and the types of the cells, with the cells of the atlas: obs columns."""
 
 from __future__ import annotations
 
@@ -9,19 +9,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import h5py
 import numpy as np
 import pandas as pd
 
 from scatlas.errors import InputError
-from scatlas.io import atomic_path
 from scatlas.io.files.local_zarr import open_store
-from scatlas.io.products.embeddings import write_columns
-from scatlas.io.tables.column import Column
+from scatlas.io.products.embeddings import write_parts
 from scatlas.workflow import script
 from scatlas.workflow.annotation import join_annotations, write_tables
 from scatlas.workflow.labels import Clusters, LabelTable, read_tables, rows_of_cells, values_of
-from scatlas.workflow.sample import ATLAS_ROW, SampledCells, write_part
+from scatlas.workflow.sample import read_column
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -50,16 +47,15 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--merged", type=Path, required=True, help="merged.zarr")
     parser.add_argument("--concat", type=Path, required=True, help="manifest of concat_on_disk")
     parser.add_argument("--map", type=Path, help="map.zarr, if all cells were mapped")
-    parser.add_argument("--subset", type=Path, required=True, help="subset.h5ad")
-    parser.add_argument("--leiden", type=Path, required=True, help="leiden.h5ad of the step")
+    parser.add_argument("--subset", type=Path, required=True, help="subset.zarr")
+    parser.add_argument("--leiden", type=Path, required=True, help="leiden.zarr of the step")
     parser.add_argument("--labels", type=Path, required=True, help="labels.zarr to write")
-    parser.add_argument("--sample", type=Path, required=True, help="h5ad of the sample to write")
     return parser
 
 
 def main(argv: list[str] | None = None) -> None:
     args = options().parse_args(argv)
-    outputs = [args.labels, args.sample]
+    outputs = [args.labels]
     with script.recorded_run(args, outputs=outputs) as facts:
         tables = read_tables(args.tables)
         there = open_store(args.merged)["obs"].attrs["column-order"]
@@ -82,7 +78,8 @@ def main(argv: list[str] | None = None) -> None:
             if table.is_of_clusters and not problem:
                 names |= {} if names else dict(table.rows[table.columns[0]])
         if args.annotations:
-            own = {name: column_of(args.merged, name) for name in args.compared if name in there}
+            compared = [name for name in args.compared if name in there]
+            own = {name: pd.Series(read_column(args.merged, name)) for name in compared}
             sources = script.plate_paths(args.annotations), script.plate_paths(args.annotators)
             types, written = join_annotations(*sources, args.key, clusters, own)
             minor += [name for name in types if name.endswith(NOT_FIRST)]
@@ -99,21 +96,8 @@ def main(argv: list[str] | None = None) -> None:
             "names": names,
             "rows": dict(zip(plates, pairwise(ends), strict=True)),
         }
-        write_columns(args.labels, values, {"labels": dict(facts)})
-        with h5py.File(args.subset) as file:
-            rows = file["obs"][ATLAS_ROW][:]
-        sample = SampledCells(rows.size)
-        for name, column in values.items():
-            sample.obs[name] = column[rows]
-        with atomic_path(args.sample) as path:
-            write_part(path, sample, args.subset)
+        write_parts(args.labels, obs=values, attributes={"labels": dict(facts)})
         facts["not_used"] = problems
-
-
-def column_of(merged: Path, name: str) -> pd.Series:
-    """Labels that the cells have already."""
-    column = Column.open(merged, open_store(merged)["obs"], name)
-    return pd.Series(column.array(0, column.n_rows))
 
 
 def refuse_taken(types: Iterable[str], there: list[str], named: Iterable[str]) -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from scatlas.get import on_backend
-from scatlas.io import atomic_path
+from scatlas.io.products.embeddings import write_parts
 from scatlas.tl import leiden as find_clusters
 from scatlas.workflow import script
 from scatlas.workflow.config.atlas_sections import Leiden
 from scatlas.workflow.config.cli_options import add_sections, read_section
-from scatlas.workflow.sample import add_graph, number_by_size, read_sample, write_part
+from scatlas.workflow.sample import cells_with_graph, number_by_size
 from scatlas.workflow.sizes import IGRAPH_CELLS
 
 logger = logging.getLogger("scatlas")
@@ -22,16 +22,14 @@ logger = logging.getLogger("scatlas")
 def main(argv: list[str] | None = None) -> None:
     parser = script.parser(__doc__, gpu=True)
     parser.set_defaults(cluster="")  # works in this process, on one GPU
-    parser.add_argument("--subset", type=Path, required=True, help="subset.h5ad")
-    parser.add_argument("--neighbors", type=Path, required=True, help="neighbors.h5ad")
+    parser.add_argument("--neighbors", type=Path, required=True, help="neighbors.zarr")
     parser.add_argument("--seed", type=int, default=0, help="random seed")
-    parser.add_argument("--leiden", type=Path, required=True, help="h5ad to write")
+    parser.add_argument("--leiden", type=Path, required=True, help="leiden.zarr to write")
     add_sections(parser, leiden=Leiden)
     args = parser.parse_args(argv)
     options = read_section(args, "leiden", Leiden)
     with script.recorded_run(args, outputs=[args.leiden]) as facts:
-        cells = read_sample(args.subset)
-        add_graph(cells, args.neighbors)
+        cells = cells_with_graph(args.neighbors)
         # It works where the components are, and needs none of them.
         cells.obsm["X_pca"] = on_backend(np.empty((cells.n_obs, 0), np.float32))
         find_clusters(
@@ -43,10 +41,9 @@ def main(argv: list[str] | None = None) -> None:
             directed=False,
         )
         number_by_size(cells.obs, "leiden")
-        del cells.obsm["X_pca"], cells.obsp["connectivities"], cells.uns["neighbors"]
-        with atomic_path(args.leiden) as path:
-            write_part(path, cells, args.subset)
-        n_clusters = cells.obs["leiden"].nunique()
+        clusters = cells.obs["leiden"].array
+        write_parts(args.leiden, obs={"leiden": clusters}, uns={"leiden": cells.uns["leiden"]})
+        n_clusters = clusters.categories.size
         logger.info("%d clusters of %s cells", n_clusters, f"{cells.n_obs:,}")
         facts |= {"n_cells": cells.n_obs, "n_clusters": n_clusters}
 

@@ -28,7 +28,7 @@ WILCOXON_COLUMNS = COLUMNS[:-2]
 def main(argv: list[str] | None = None) -> None:
     parser = script.parser(__doc__)
     parser.add_argument(
-        "--sums", nargs="+", required=True, metavar="PLATE=PATH", help="group_sums.h5ad of each"
+        "--sums", nargs="+", required=True, metavar="PLATE=PATH", help="group_sums.h5 with each"
     )
     parser.add_argument("--genes", choices=get_args(GeneRule), default="same")
     parser.add_argument("--atlas-genes", type=Path, help="consensus_genes.tsv")

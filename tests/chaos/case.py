@@ -25,9 +25,9 @@ _PRODUCTS = ("atlas.zarr", "umap.h5ad", "integrated.h5ad", "pseudobulk.h5ad", "r
 _PRODUCTS += ("consensus_genes.tsv", "markers.h5ad", "manifests/", "figures/", "tables/")
 # Results that `snakemake atlas` does not make.
 _BEYOND_ATLAS = re.compile(
-    r"(integrated|pseudobulk)\.h5ad|report\.html|(figures|tables)/|manifests/pseudobulk/"
-    r"|manifests/(integrate|report|merge_pseudobulk)\.json|plates/[^/]+/pseudobulk\.zarr"
-    r"|markers\.h5ad|cell_groups\.h5|plates/[^/]+/group_sums\.h5ad|manifests/group_sums/"
+    r"(umap|integrated|pseudobulk)\.h5ad|report\.html|(figures|tables)/|manifests/pseudobulk/"
+    r"|manifests/(embedding|integrate|report|merge_pseudobulk)\.json|plates/[^/]+/pseudobulk\.zarr"
+    r"|markers\.h5ad|cell_groups\.h5|plates/[^/]+/group_sums\.h5|manifests/group_sums/"
     r"|manifests/(merge_by_gene|cell_groups|markers)\.json|by_gene\.zarr|manifests/by_gene/"
     r"|plates/[^/]+/by_gene\.zarr"
 )

@@ -190,7 +190,8 @@ def test_layout_keeps_neighbourhoods_as_the_cpus(graph):
 
 
 @pytest.mark.parametrize("resolution", [0.3, 2.0])
-def test_clusters_are_the_cpus(graph, resolution):
+def test_clusters_are_the_cpus(graph, resolution, monkeypatch):
+    monkeypatch.setattr(edges_gpu, "_EDGES_AT_ONCE", 100_000)
     _, weights = graph
     options = {"resolution": resolution, "n_iterations": 2, "seed": 5}
     cpu = communities.leiden(weights, **options)

@@ -9,6 +9,7 @@ import anndata as ad
 import numpy as np
 import pytest
 
+from scatlas.io.files.hdf5_writing import create_hdf5
 from scatlas.io.products.group_sums import write_group_sums
 from scatlas.matrix.markers import merge_plates, rank_markers, sum_plate
 from tests.parity.real_plates import read_normalized
@@ -32,9 +33,10 @@ def test_markers_of_cell_lines_are_those_of_scanpy(
     sc = pytest.importorskip("scanpy")
     sums = {}
     for name, plate in plates.items():
-        sums[name] = tmp_path / f"{name}.h5ad"
+        sums[name] = tmp_path / "group_sums.h5"
         found = sum_plate(plate.X, plate.obs[["cell_line"]], plate.var_names)
-        write_group_sums(sums[name], found)
+        with create_hdf5(sums[name], append=sums[name].exists()) as file:
+            write_group_sums(file, name, found)
     table = rank_markers(merge_plates(sums, "intersect"), N_GENES).table
 
     cells = ad.concat(plates, index_unique="-")

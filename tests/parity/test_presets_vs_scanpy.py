@@ -71,7 +71,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     config.get("compute", {}).pop("cluster", None)
     project = Project(folder / "project", config)
     project.write_plates({sheet.plate: source})
-    project.build("atlas")
+    project.build("atlas", "embedding")
     return Run(project, plate, *by_hand(plate, request.param))
 
 

@@ -363,7 +363,7 @@ def test_each_step_of_a_small_atlas_has_a_group():
         if '"small_atlas")' in part:
             group = re.search(r"^    group:\n +(\w+)$", part, re.MULTILINE)
             groups[part.partition(":")[0]] = group and group[1]
-    assert {"atlas", "base", "merge_by_gene", "embedding", "map"} <= set(groups)
+    assert {"atlas", "subset", "merge_by_gene", "embedding", "map"} <= set(groups)
     last = {"markers", "report", "edistance", "effects"}
     assert {rule for rule in groups if groups[rule] == "small_report"} == last
     assert set(groups.values()) == {"small_atlas", "small_report"}, groups

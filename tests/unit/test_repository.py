@@ -7,6 +7,7 @@ import functools
 import inspect
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -288,6 +289,13 @@ def test_conda_environments_agree_with_the_locks(environment):
     versions = {names.get(name, name): version for name, version in pinned.items()}
     wanted = set(requirements(EXTRAS[environment])) - {"snakemake"}
     assert versions == {name: locked_version(environment, name) for name in wanted}
+
+
+def test_conda_environments_are_those_that_make_lock_writes():
+    written = runpy.run_path(str(ROOT / "envs/conda_yaml.py"))
+    for environment, extras in written["EXTRAS"].items():
+        text = (ROOT / "envs" / f"{environment}.yaml").read_text()
+        assert text == written["environment"](environment, extras)
 
 
 # --- creating the environment --------------------------------------------------------------------

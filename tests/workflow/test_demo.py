@@ -1,4 +1,4 @@
-"""The finished demo: effects of its drugs are those that were planted.
+"""The finished demo: effects of its drugs are those that were planted, and its plates mix.
 
 Set SCATLAS_DEMO to the results of ``make demo``, as .ci/run does; without it the test is skipped.
 """
@@ -11,6 +11,7 @@ from pathlib import Path
 import anndata as ad
 import pytest
 
+import scatlas as sa
 from scatlas.datasets import planted_effects
 from tests.helpers.planted import beside_truth, summary
 
@@ -38,3 +39,22 @@ def test_strong_effects_are_found_and_the_null_drug_is_not():
     assert null.groupby("cell_line")["called"].any().sum() <= 1  # 5% of 6 lines, by chance
     assert sorted(path.name for path in Path(DEMO, "figures/volcano").iterdir())
     assert Path(DEMO, "figures/effect_strength.png").exists()
+
+
+@pytest.mark.skipif(not DEMO, reason="SCATLAS_DEMO names no results of make demo")
+def test_harmony_mixes_the_plates_and_keeps_the_cell_lines():
+    """One plate differs from the others, and has clusters of it alone."""
+    cells = ad.read_h5ad(Path(DEMO, "umap.h5ad"))
+    found = {}
+    for basis in ("X_pca", "X_pca_harmony"):
+        if basis not in cells.obsm:
+            sa.pp.harmony_integrate(cells, "plate")
+        sa.pp.neighbors(cells, use_rep=basis)
+        for column in ("plate", "cell_line"):
+            sa.tl.lisi(cells, column)
+        found[basis] = cells.obs[["lisi_plate", "lisi_cell_line"]].mean()
+    before, after = found["X_pca"], found["X_pca_harmony"]
+    assert after["lisi_plate"] > before["lisi_plate"] + 1
+    assert after["lisi_cell_line"] < before["lisi_cell_line"] + 0.02
+    said = f"from {before['lisi_plate']:.1f} plates before and from {after['lisi_plate']:.1f} after"
+    assert said in (ROOT / "docs/after/batches.md").read_text().replace("\n", " ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import warnings
 from pathlib import Path
 
@@ -10,8 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.workflow.conftest import PLATES, SAMPLE_STEPS
-from tests.workflow.runs import Project
+from scatlas.datasets import simulate_plate, write_plate
+from tests.workflow.conftest import CONFIG, PLATES, SAMPLE_STEPS
+from tests.workflow.runs import ROOT, Project
 
 pytestmark = pytest.mark.workflow
 
@@ -135,3 +137,45 @@ def test_only_plates_with_other_labels_are_summed_again(changed: Project):
     assert {name for name in done if name.startswith("group_sums")} == {"group_sums/p2"}
     assert "markers" in done
     assert set(table_of(changed).query("by == 'donor'")["group"]) == {"donor of p1", "donor of p3"}
+
+
+def test_many_small_plates_share_jobs_and_have_the_markers_of_single_ones(tmp_path: Path):
+    """The second batch begins with a plate that is left out."""
+    paths = {f"s{i}": tmp_path / f"s{i}.h5ad" for i in range(1, 10)}
+    for number, path in enumerate(paths.values(), start=1):
+        write_plate(path, simulate_plate(number, n_cells=60, n_genes=200))
+    paths["s3"].write_text("no plate")
+    config = CONFIG | {"markers": {"by": ["donor"], "n_genes": 5}, "hvg": {"n_top_genes": 50}}
+    config["plates"] = {"sheet": "plates.tsv", "on_error": "skip"}
+    project = Project(tmp_path / "project", config)
+    project.write_plates(paths)
+    table = "results/tables/markers.tsv"
+    done = project.build(table)
+    batches = {f"group_sums/s{i}" for i in (1, 3, 5, 7, 9)}
+    assert {name for name in done if name.startswith("group_sums")} == batches
+    together = (project.folder / table).read_bytes()
+    assert set(table_of(project)["group"]) == {f"donor of s{i}" for i in range(1, 10) if i != 3}
+    assert project.build(table) == set()
+
+    plates, sums = project.results / "plates", []
+    for name in (name for name in paths if name != "s3"):
+        sums.append(f"{name}={tmp_path / name}.h5")
+        run_script(
+            "group_sums", f"--manifest {tmp_path / name}.json --by donor --stores "
+            f"{name}={plates / name}/counts.zarr --size-factors "
+            f"{name}={plates / name}/size_factors.parquet --groups "
+            f"{project.results}/cell_groups.h5 --sums {tmp_path / name}.h5",
+        )  # fmt: skip
+    run_script(
+        "markers", f"--manifest {tmp_path}/m.json --table {tmp_path}/m.tsv --n-genes 5 "
+        f"--min-fold-change 1.5 --means {tmp_path}/m.h5ad --sums {' '.join(sums)}",
+    )  # fmt: skip
+    assert (tmp_path / "m.tsv").read_bytes() == together
+
+    sheet = project.folder / "plates.tsv"
+    sheet.write_text(sheet.read_text().replace("donor of s4", "donor of s1"))
+    assert {n for n in project.build(table) if n.startswith("group_sums")} == {"group_sums/s3"}
+
+
+def run_script(name: str, options: str) -> None:
+    runpy.run_path(str(ROOT / "scripts" / f"{name}.py"))["main"](options.split())

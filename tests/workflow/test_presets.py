@@ -21,10 +21,11 @@ pytestmark = pytest.mark.workflow
 
 PLATE_RULES = ("load", "qc_filter", "normalize", "hvg", "select_genes")
 PLATE_RULES += ("by_gene", "group_sums")
-ATLAS_RULES = ("consensus", "concat_on_disk", "pca", "base", "subset", *SAMPLE_STEPS, "map")
+ATLAS_RULES = ("consensus", "concat_on_disk", "pca", "subset", *SAMPLE_STEPS, "map")
 ATLAS_RULES += ("atlas", "merge_by_gene", "cell_groups", "markers", "report")
 ATLAS_RULES += ("explore",)
-GPU_RULES = ("hvg", "select_genes", "pca", "neighbors", "umap", "leiden", "map", "integrate")
+GPU_RULES = ("hvg", "select_genes", "pca", "harmony", "neighbors", "umap", "leiden", "map")
+GPU_RULES += ("integrate",)
 
 
 def snakemake(*options: str, folder: Path, snakefile: Path = ROOT / "Snakefile", **env: str) -> str:
@@ -187,7 +188,7 @@ def test_rules_with_blocks_ask_for_their_budget():
     holding = {rule for rule in DIRECTIVES if "{BLOCK_OPTIONS}" in DIRECTIVES[rule]["shell"]}
     asking = {rule for rule in DIRECTIVES if COSTS.get(rule, RuleCost()).blocks}
     assert holding <= asking
-    assert holding >= {"load", "hvg", "select_genes", "pca", "subset", "group_sums", "doublets"}
+    assert holding >= {"load", "hvg", "select_genes", "pca", "embedding", "group_sums", "doublets"}
 
 
 # At the end of the Snakefile, with the variables of the rules.

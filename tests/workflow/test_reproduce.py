@@ -53,7 +53,7 @@ def test_an_atlas_says_how_it_was_made(built: Project, plates: dict[str, Path]):
         assert plate["total_counts"] == ad.read_h5ad(plate["path"]).X.sum()
     # Any reader of AnnData shows the record; the sample, which may be older, does not have it.
     assert ad.read_zarr(built.results / "atlas.zarr").uns["scatlas"]["version"] == found["version"]
-    assert "scatlas" not in ad.read_h5ad(built.results / "subset.h5ad").uns
+    assert "scatlas" not in ad.read_h5ad(built.results / "umap.h5ad").uns
 
 
 def test_an_atlas_is_made_again_from_its_record(two: Project, again: tuple[Path, str]):

@@ -54,7 +54,7 @@ TABLES = {
 RULES = {
     *("load", "qc_filter", "normalize", "hvg", "consensus", "select_genes"),
     *("concat_on_disk", "pca", "atlas", "subset", "neighbors"),
-    *("umap", "leiden", "embedding", "base", "map", "report"),
+    *("umap", "leiden", "embedding", "map", "report"),
     *("cell_groups", "group_sums", "markers", "by_gene", "merge_by_gene"),
 }
 

@@ -81,15 +81,13 @@ rule atlas:
         merged=ancient(rules.concat_on_disk.output.merged),
         pca_manifest=rules.pca.output.manifest,
         pca=ancient(rules.pca.output.pca),
-        harmony_manifest=[f"{OUT}/manifests/harmony.json"] if CONFIG.harmony else [],
-        harmony=[ancient(f"{OUT}/harmony.zarr/zarr.json")] if CONFIG.harmony else [],
+        obsm_manifest=OBSM_MANIFEST,
+        obsm=OBSM_STORE,
         load=each(f"{OUT}/manifests/load/{{plate}}.json"),
         map_manifest=[f"{OUT}/manifests/map.json"] if CONFIG.maps_all_cells else [],
         map=[ancient(f"{OUT}/map.zarr/zarr.json")] if CONFIG.maps_all_cells else [],
         labels_manifest=LABELS_MANIFEST if CONFIG.maps_all_cells else [],
         labels=LABELS_STORE if CONFIG.maps_all_cells else [],
-        # For the record of its versions, and so that `snakemake atlas` makes umap.h5ad.
-        embedding=[f"{OUT}/manifests/embedding.json"] if CONFIG.maps_all_cells else [],
         consensus=f"{OUT}/manifests/consensus.json",
         table=ancient(f"{OUT}/consensus.parquet"),
         script=script("atlas"),
@@ -114,7 +112,7 @@ rule atlas:
         manifests=subpath(output.manifest, parent=True),
         merged=subpath(input.merged, parent=True),
         pca=subpath(input.pca, parent=True),
-        harmony=HARMONY_OPTION,
+        obsm=OBSM_OPTION,
         map=result("--map", "map.zarr", CONFIG.maps_all_cells),
         labels=result(
             "--labels", "labels.zarr", CONFIG.names_cells and CONFIG.maps_all_cells
@@ -125,7 +123,7 @@ rule atlas:
     shell:
         f"{RUN}"
         " {input.script:q} --merged {params.merged:q} --pca {params.pca:q}"
-        " {params.harmony} {params.map} {params.labels} --genes {input.table:q} --atlas {params.atlas:q}"
+        " {params.obsm} {params.map} {params.labels} --genes {input.table:q} --atlas {params.atlas:q}"
         " --recipe {params.recipe:q} --manifests {params.manifests:q}"
         f"{STEP_TAIL}"
 

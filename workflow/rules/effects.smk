@@ -1,6 +1,6 @@
 # Effects of conditions on each gene, from sums of replicates (config: effects).
 # in:  plates/{plate}/{counts.zarr,qc.parquet}; cell_groups.h5, if the columns are clusters or labels;
-#      base.zarr or atlas.zarr, for distances in components and shares of clusters
+#      atlas.zarr or umap.h5ad, for distances in components and shares of clusters
 # out: plates/{plate}/effects.zarr, the sums; effects.h5ad, effects/*.parquet,
 #      tables/{effects*,edistance,composition}.tsv
 #
@@ -45,7 +45,7 @@ use rule pseudobulk as effect_sums with:
 
 # The cells whose distances are measured: the first store that has their components and all labels.
 COMPARED, COMPARED_CELLS = (
-    (MAPPED, CELLS) if waits_for_groups(EFFECTS) else (SAMPLED, f"{SAMPLED}.zarr")
+    (MAPPED, CELLS) if waits_for_groups(EFFECTS) else ("atlas", "atlas.zarr")
 )
 
 

@@ -38,4 +38,4 @@ rule harmony:
         f"{RUN}"
         " {input.script:q} --merged {params.merged:q} --pca {params.pca:q}"
         " {params.options} --seed {params.seed} --harmony {params.harmony:q}"
-        f"{STEP_TAIL}"
+        f"{DEVICE_OPTIONS}{STEP_TAIL}"

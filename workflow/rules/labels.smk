@@ -1,8 +1,7 @@
 # Names of clusters and values of cells from the user's tables, and types of cells (config: labels,
 # annotate).
 # in:  the tables; plates/{plate}/annotation.parquet; merged.zarr, map.zarr or, without it, the sample and its clusters
-# out: labels.zarr, embedding/labels.h5ad, which become parts of atlas.zarr and umap.h5ad;
-#      tables/annotation*.tsv
+# out: labels.zarr, which becomes a part of atlas.zarr and umap.h5ad; tables/annotation*.tsv
 TABLES_OF_TYPES = {
     "": " by cluster",
     "_by_plate": " by plate",
@@ -41,7 +40,6 @@ rule labels:
         script=script("labels"),
     output:
         labels=f"{OUT}/labels.zarr/zarr.json",
-        sample=f"{OUT}/embedding/labels.h5ad",
         types=[
             shown(f"annotation{name}.tsv", "Types", f"Types of cells{what} (table)")
             for name, what in TABLES_OF_TYPES.items()
@@ -62,7 +60,7 @@ rule labels:
     params:
         tables=shlex.join(["--tables", *CONFIG.labels]) if CONFIG.labels else "",
         annotations=annotations_option,
-        merged=subpath(input.merged, parent=True),
+        stores=stores("merged", "subset", "leiden"),
         map=result("--map", "map.zarr", CONFIG.maps_all_cells),
         labels=subpath(output.labels, parent=True),
         code=code("labels"),
@@ -70,9 +68,8 @@ rule labels:
         "names of clusters and cells"
     shell:
         f"{RUN}"
-        " {input.script:q} {params.tables} {params.annotations} --merged {params.merged:q}"
-        " --concat {input.concat:q} {params.map} --subset {input.subset:q}"
-        " --leiden {input.leiden:q} --labels {params.labels:q} --sample {output.sample:q}"
+        " {input.script:q} {params.tables} {params.annotations} {params.stores}"
+        " --concat {input.concat:q} {params.map} --labels {params.labels:q}"
         f"{STEP_TAIL}"
 
 

@@ -1,48 +1,6 @@
 # The map of all cells.
-# in:  merged.zarr, pca.zarr, consensus.parquet; subset.h5ad, embedding/*.h5ad
-# out: base.zarr, the atlas before its map, whose cells are sampled; map.zarr, which becomes a part of
-#      atlas.zarr
-
-
-rule base:
-    input:
-        concat=rules.concat_on_disk.output.manifest,
-        merged=ancient(rules.concat_on_disk.output.merged),
-        pca_manifest=rules.pca.output.manifest,
-        pca=ancient(rules.pca.output.pca),
-        harmony_manifest=[f"{OUT}/manifests/harmony.json"] if CONFIG.harmony else [],
-        harmony=[ancient(f"{OUT}/harmony.zarr/zarr.json")] if CONFIG.harmony else [],
-        consensus=f"{OUT}/manifests/consensus.json",
-        table=ancient(f"{OUT}/consensus.parquet"),
-        script=script("atlas"),
-    output:
-        base=f"{OUT}/base.zarr/zarr.json",
-        manifest=f"{OUT}/manifests/base.json",
-    log:
-        f"{OUT}/logs/base.log",
-    benchmark:
-        f"{OUT}/benchmarks/base/atlas.tsv"
-    retries: 2
-    group:
-        small_atlas
-    conda:
-        "../../envs/cpu.yaml"
-    threads: threads_for("base")
-    resources:
-        **requests("base", "small_atlas"),
-    params:
-        code=code("atlas"),
-        merged=subpath(input.merged, parent=True),
-        pca=subpath(input.pca, parent=True),
-        harmony=HARMONY_OPTION,
-        base=subpath(output.base, parent=True),
-    message:
-        "the atlas without its map"
-    shell:
-        f"{RUN}"
-        " {input.script:q} --merged {params.merged:q} --pca {params.pca:q}"
-        " {params.harmony} --genes {input.table:q} --atlas {params.base:q}"
-        f"{STEP_TAIL}"
+# in:  pca.zarr or harmony.zarr; embedding/{subset,neighbors,umap,leiden}.zarr
+# out: map.zarr, which becomes a part of atlas.zarr
 
 
 rule map:
@@ -77,13 +35,11 @@ rule map:
     params:
         seed=CONFIG.seed,
         code=code("map"),
-        components=subpath(input.components, parent=True),
+        stores=stores("components", "subset", "neighbors", "umap", "leiden"),
         map=subpath(output.map, parent=True),
     message:
         "the map of all cells"
     shell:
         f"{RUN}"
-        " {input.script:q} --components {params.components:q} --subset {input.subset:q}"
-        " --neighbors {input.neighbors:q} --umap {input.umap:q} --leiden {input.leiden:q}"
-        " --seed {params.seed} --map {params.map:q}"
+        " {input.script:q} {params.stores} --seed {params.seed} --map {params.map:q}"
         f"{DEVICE_OPTIONS}{STEP_TAIL}"

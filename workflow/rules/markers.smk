@@ -1,16 +1,23 @@
 # Marker genes of the groups of markers.by: sums by group of each plate, added up and compared.
 # in:  plates/{plate}/{counts.zarr,size_factors.parquet}, cell_groups.h5
-# out: plates/{plate}/group_sums.h5ad, tables/markers.tsv, markers.h5ad
+# out: plates/{plate}/group_sums.h5, of a batch of plates that {plate} is the first of;
+#      tables/markers.tsv, markers.h5ad
+#
+# Small plates share a job, because its start takes longer than the sums of one of them.
 rule group_sums:
     input:
-        load=rules.load.output.manifest,
-        store=ancient(rules.load.output.store),
-        normalize=rules.normalize.output.manifest,
-        size_factors=ancient(rules.normalize.output.table),
+        load=each(f"{OUT}/manifests/load/{{plate}}.json", plates=batch),
+        stores=ancient(
+            each(f"{OUT}/plates/{{plate}}/counts.zarr/zarr.json", plates=batch)
+        ),
+        normalize=each(f"{OUT}/manifests/normalize/{{plate}}.json", plates=batch),
+        size_factors=ancient(
+            each(f"{OUT}/plates/{{plate}}/size_factors.parquet", plates=batch)
+        ),
         groups=ancient(cell_groups),
         script=script("group_sums"),
     output:
-        sums=f"{OUT}/plates/{{plate}}/group_sums.h5ad",
+        sums=f"{OUT}/plates/{{plate}}/group_sums.h5",
         manifest=f"{OUT}/manifests/group_sums/{{plate}}.json",
     log:
         f"{OUT}/logs/group_sums/{{plate}}.log",
@@ -26,16 +33,18 @@ rule group_sums:
         **requests("group_sums", "small_plates"),
     params:
         by=CONFIG.markers.by,
-        labels=digest_of_labels(CONFIG.markers.by),
+        labels=digest_of_labels(CONFIG.markers.by, batch),
         code=code("group_sums"),
-        store=subpath(input.store, parent=True),
+        stores=each(f"{OUT}/plates/{{plate}}/counts.zarr", options=True, plates=batch),
+        size_factors=each(
+            f"{OUT}/plates/{{plate}}/size_factors.parquet", options=True, plates=batch
+        ),
     message:
-        "sums by group of {wildcards.plate} for its marker genes"
+        "sums by group of {wildcards.plate} for marker genes"
     shell:
         f"{RUN}"
-        " {input.script:q} --plate {wildcards.plate} --store {params.store:q}"
-        " --size-factors {input.size_factors:q} --groups {input.groups:q} --by {params.by:q}"
-        " --sums {output.sums:q}"
+        " {input.script:q} --stores {params.stores:q} --size-factors {params.size_factors:q}"
+        " --groups {input.groups:q} --by {params.by:q} --sums {output.sums:q}"
         f"{BLOCK_OPTIONS}{STEP_TAIL}"
 
 
@@ -43,8 +52,8 @@ rule markers:
     input:
         # Else it would not wait for sums that the checkpoint adds to the run.
         cell_groups=f"{OUT}/manifests/cell_groups.json",
-        group_sums=each(f"{OUT}/manifests/group_sums/{{plate}}.json"),
-        sums=ancient(each(f"{OUT}/plates/{{plate}}/group_sums.h5ad")),
+        group_sums=batches(f"{OUT}/manifests/group_sums/{{plate}}.json"),
+        sums=ancient(batches(f"{OUT}/plates/{{plate}}/group_sums.h5")),
         atlas_genes=f"{OUT}/consensus_genes.tsv",
         labels_manifest=LABELS_MANIFEST,
         labels=LABELS_STORE,
@@ -78,7 +87,7 @@ rule markers:
     resources:
         **requests("markers", "small_atlas"),
     params:
-        sums=each(f"{OUT}/plates/{{plate}}/group_sums.h5ad", options=True),
+        sums=batches(f"{OUT}/plates/{{plate}}/group_sums.h5", options=True),
         genes=CONFIG.genes,
         n_genes=CONFIG.markers.n_genes,
         min_fold_change=CONFIG.markers.min_fold_change,

@@ -58,11 +58,33 @@ def atlas_plates():
     return [plate for plate in SHEET if plate.plate not in left_out]
 
 
-def each(pattern, options=False):
-    """Paths, or options PLATE=PATH, of the plates in the atlas, for inputs and params."""
+def batch(wildcards):
+    """Plates in the atlas that share a job, which has the name of the first one."""
+    names = [plate.plate for plate in atlas_plates()]
+    return [name for name in names if FIRST_OF_BATCH[name] == wildcards.plate]
+
+
+def batches(pattern, options=False):
+    """Paths of all batches; or options PLATE=PATH, for each plate with the path of its batch."""
 
     def fill_in(wildcards):
         names = [plate.plate for plate in atlas_plates()]
+        paths = {name: pattern.format(plate=FIRST_OF_BATCH[name]) for name in names}
+        if options:
+            return [f"{name}={with_prefix(path)}" for name, path in paths.items()]
+        return list(dict.fromkeys(paths.values()))
+
+    return fill_in
+
+
+def each(pattern, options=False, plates=None):
+    """Paths, or options PLATE=PATH, of the plates in the atlas, or in a batch, for inputs and
+    params."""
+
+    def fill_in(wildcards):
+        names = (
+            plates(wildcards) if plates else [plate.plate for plate in atlas_plates()]
+        )
         if options:
             return by_plate(pattern, names)
         return [pattern.format(plate=name) for name in names]
@@ -95,6 +117,13 @@ def sections(**parts):
 def result(option, name, when=True):
     """An option with a file or store among the results; nothing if no step makes it."""
     return shlex.join([option, with_prefix(f"{OUT}/{name}")]) if when else ""
+
+
+def stores(*names):
+    """Options with the stores of the merged plates and of the steps of the map."""
+    of_atlas = {"components": COMPONENTS, "merged": "merged", "pca": "pca"}
+    paths = (f"{of_atlas.get(name, f'embedding/{name}')}.zarr" for name in names)
+    return " ".join(map(result, (f"--{name}" for name in names), paths))
 
 
 def first_file(store):
@@ -146,10 +175,18 @@ ANNOTATORS_OPTION = shlex.join(
     ]
 )
 LABELS_OPTION = result("--labels", "labels.zarr", CONFIG.names_cells)
-# Components of the neighbours, map and clusters; their step and store.
-COMPONENTS = "harmony" if CONFIG.harmony else "pca"
-BASIS_OPTION = "--basis X_pca_harmony" if CONFIG.harmony else ""
-HARMONY_OPTION = result("--harmony", "harmony.zarr", CONFIG.harmony)
+# Components of the neighbours, map and clusters: their step and store, and, if they are not those of
+# pca, their name and how scripts get them.
+COMPONENTS, BASIS = CONFIG.basis
+OTHER = COMPONENTS != "pca"
+BASIS_OPTION = shlex.join(["--basis", BASIS]) if OTHER else ""
+OBSM_OPTION = (
+    shlex.join(["--obsm", f"{BASIS}={with_prefix(f'{OUT}/{COMPONENTS}.zarr')}"])
+    if OTHER
+    else ""
+)
+OBSM_MANIFEST = [f"{OUT}/manifests/{COMPONENTS}.json"] if OTHER else []
+OBSM_STORE = [ancient(f"{OUT}/{COMPONENTS}.zarr/zarr.json")] if OTHER else []
 DOUBLETS_OPTION = of_plate("--doublets", "doublets.parquet", CONFIG.doublets)
 MARKERS_OPTION = result("--markers", "tables/markers.tsv", CONFIG.markers.by)
 INTEGRATED_OPTION = result("--integrated", "integrated.h5ad", CONFIG.integrate)
@@ -323,16 +360,20 @@ def facts(manifest, _):
     return json.loads(manifest.read_text("utf-8"))
 
 
-def digest_of_labels(by):
-    """Digest of the labels of a plate's cells: a change of it reruns the sums of the plate."""
+def digest_of_labels(by, plates=lambda wildcards: [wildcards.plate]):
+    """Digest of the labels of a plate's cells: a change of it reruns the sums of the plate, or of
+    its batch."""
     if by is not CONFIG.markers.by and not waits_for_groups(by):
         return ""
 
     def digest(wildcards):
         manifest = Path(checkpoints.cell_groups.get().output.manifest)
         # The manifest of an earlier run may lack a new plate, or a column.
-        plates = facts(manifest, manifest.stat().st_mtime_ns)["plates"]
-        return "-".join(plates.get(wildcards.plate, {}).get(name, "") for name in by)
+        found = facts(manifest, manifest.stat().st_mtime_ns)["plates"]
+        names = plates(wildcards)
+        return "-".join(
+            found.get(plate, {}).get(name, "") for plate in names for name in by
+        )
 
     return digest
 

@@ -39,6 +39,8 @@ ESTIMATES = Estimates(
     gpu_bytes=min((gpu.total for gpu in GPUS), default=None),
     cores=None if SCHEDULED else workflow.resource_settings.cores,
 )
+# Jobs of a cluster take the batches of their run: by then sources may be gone, and have no size.
+FIRST_OF_BATCH = of_run("batches", ESTIMATES.first_of_batch, **PROCESS)
 # Where a step computes is a resource, not a param: a change of it reruns nothing.
 BUDGET = CONFIG.compute.block_budget
 CLUSTER = CONFIG.compute.cluster

@@ -140,6 +140,8 @@ CELLS_PER_CLUSTER, MAX_CLUSTERS = 30, 100
 _PER_COMPONENT, _PER_CELL = 8, 32
 # For more cells, the step `harmony` has the rows in files.
 HARMONY_CELLS_IN_MEMORY = 2**18
+# What Harmony works with on a GPU, beside what grows with the cells.
+GPU_HARMONY_BYTES = 1_500_000_000
 
 
 def harmony_bytes(n_cells: float, n_comps: int, *, streamed: bool = False) -> float:

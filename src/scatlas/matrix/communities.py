@@ -56,39 +56,41 @@ def leiden(
     """
     edges, degrees = _whole_edges(graph)
     penalty = resolution / max(1, int(degrees.sum()))
-    search = _Search(penalty, seed, itertools.count(), to_device)
-    finest = _Level(edges, Edges(*map(to_device, edges)), degrees)
-    find_parts = kernels_for("graphs.edges", finest.there.indptr).find_parts
-    best, highest = np.arange(degrees.size), -np.inf
+    finest = _Level(Edges(*map(to_device, edges)), to_device(degrees))
+    del edges
+    search = _Search(penalty, seed, itertools.count(), to_device, is_gpu(finest.degrees))
+    find_parts = kernels_for("graphs.edges", finest.degrees).find_parts
+    best, highest = np.arange(degrees.size, like=finest.degrees), -np.inf
     for _ in itertools.count() if n_iterations < 0 else range(n_iterations):
         # A community in several parts is split.
-        parts, n = find_parts(finest.there, to_device(_iterate(finest, best, search)))
-        labels = blocks.on_host(parts)
-        totals = _sums(degrees, labels, n).astype(np.float64)
-        quality = _weight_inside(finest.there, parts) - penalty * float((totals**2).sum())
+        labels, n = find_parts(finest.edges, _iterate(finest, best, search))
+        totals = blocks.on_host(_sums(finest.degrees, labels, n)).astype(np.float64)
+        inside = _weight_inside(finest.edges, labels, gpu=search.gpu)
+        quality = inside - penalty * float((totals**2).sum())
         gain = quality - highest
         if gain > 0:
             best, highest = labels, quality
         if not gain > _MIN_GAIN * abs(quality):
             break
-    return best
+    found: Ints = blocks.on_host(best)
+    return found
 
 
 def by_size(labels: Ints) -> Ints:
     """Clusters renumbered by size, the largest first, those of equal size by their first cell."""
-    _, first, label, sizes = np.unique(
-        labels, return_index=True, return_inverse=True, return_counts=True
-    )
-    rank = np.empty(first.size, np.int64)
-    rank[np.lexsort((first, -sizes))] = np.arange(first.size)
-    return rank[label]
+    sizes = np.bincount(labels)
+    first = np.empty(sizes.size, np.int64)
+    first[labels[::-1]] = np.arange(labels.size - 1, -1, -1)  # the last one written stays
+    used = np.flatnonzero(sizes)
+    rank = np.empty(sizes.size, np.int64)
+    rank[used[np.lexsort((first[used], -sizes[used]))]] = np.arange(used.size)
+    return rank[labels]
 
 
 class _Level(NamedTuple):
-    """A graph: in the main memory, where the rounds run, and sums of its rows."""
+    """A graph and the sums of its rows, where the rounds run."""
 
     edges: Edges
-    there: Edges
     degrees: Ints
 
 
@@ -99,24 +101,23 @@ class _Search(NamedTuple):
     seed: int
     numbers: Iterator[int]
     to_device: Callable[[Ints], Array]
+    gpu: bool
 
 
 def _iterate(level: _Level, labels: Ints, search: _Search) -> Ints:
     """Communities after one pass through all levels."""
-    node = np.arange(labels.size)
+    node = np.arange(labels.size, like=labels)
     while True:
         labels = _number(_optimise(level, labels, labels, search, only_single=False))
-        alone = np.arange(labels.size)
+        alone = np.arange(labels.size, like=labels)
         refined = _number(_optimise(level, alone, labels, search, only_single=True))
-        n = int(refined.max(initial=-1)) + 1
+        n = int(refined.max()) + 1 if refined.size else 0
         if n == labels.size:
             return labels[node]
-        edges = _merge(level.edges, refined, n)
-        level = _Level(
-            edges, Edges(*map(search.to_device, edges)), _sums(level.degrees, refined, n)
-        )
+        edges = _merge(level.edges, refined, n, gpu=search.gpu)
+        level = _Level(edges, _sums(level.degrees, refined, n))
         node = refined[node]
-        part_labels = np.empty(n, np.int64)
+        part_labels = np.empty(n, np.int64, like=labels)
         part_labels[refined] = labels
         labels = _number(part_labels)
 
@@ -129,13 +130,15 @@ def _optimise(
     sizes = np.bincount(labels, minlength=n)
     communities = Communities(labels.copy(), _sums(level.degrees, labels, n), sizes)
     if n <= _SWEEP_UP_TO:
+        communities = Communities(*map(blocks.on_host, communities))
+        edges = Edges(*map(blocks.on_host, level.edges))
+        degrees, within = blocks.on_host(level.degrees), blocks.on_host(within)
         for _ in range(_MAX_ROUNDS):
-            state = level.edges, level.degrees, communities, within
+            state = edges, degrees, communities, within
             if not sweep(*state, penalty=search.penalty, only_single=only_single):
                 break
-        return communities.labels
-    communities = Communities(*map(search.to_device, communities))
-    degrees, within = search.to_device(level.degrees), search.to_device(within)
+        return search.to_device(communities.labels)
+    degrees = level.degrees
     kernels = kernels_for("graphs.communities", degrees)
     out = communities.labels.copy()
     n_quiet = 0
@@ -143,14 +146,14 @@ def _optimise(
         for number in itertools.islice(search.numbers, _MAX_ROUNDS):
             task = partial(
                 kernels.propose,
-                *(level.there, degrees, communities, within, out),
+                *(level.edges, degrees, communities, within, out),
                 penalty=search.penalty,
                 only_single=only_single,
                 share=_SHARE,
                 number=number,
                 seed=search.seed,
             )
-            if is_gpu(degrees):
+            if search.gpu:
                 task()
             else:
                 call(task)
@@ -158,8 +161,7 @@ def _optimise(
             n_quiet = n_quiet + 1 if is_quiet else 0
             if n_quiet == _SHARE:
                 break
-    found: Ints = blocks.on_host(communities.labels)
-    return found
+    return communities.labels
 
 
 def _whole_edges(graph: sp.csr_matrix) -> tuple[Edges, Ints]:
@@ -191,8 +193,12 @@ def _whole_edges(graph: sp.csr_matrix) -> tuple[Edges, Ints]:
     return edges, degrees
 
 
-def _merge(edges: Edges, groups: Ints, n_groups: int) -> Edges:
-    """Graph of groups of nodes: sums of their edges."""
+def _merge(edges: Edges, groups: Ints, n_groups: int, *, gpu: bool = False) -> Edges:
+    """Graph of groups of nodes: sums of their edges, in any order within a row."""
+    if gpu:
+        from scatlas.kernels.graphs import edges_gpu
+
+        return Edges(*edges_gpu.merge_nodes(edges, groups, n_groups))
     members = positions_by_label(groups, n_groups)
     n_edges = np.empty(n_groups, np.int64)
     merged: dict[Rows, tuple[Ints, Ints]] = {}
@@ -206,10 +212,10 @@ def _merge(edges: Edges, groups: Ints, n_groups: int) -> Edges:
     return Edges(np.concatenate([[0], np.cumsum(n_edges)]), *map(np.concatenate, parts))
 
 
-def _weight_inside(edges: Edges, labels: Array) -> float:
+def _weight_inside(edges: Edges, labels: Array, *, gpu: bool = False) -> float:
     """Sum of the weights of edges within communities, exact."""
     weigh = kernels_for("graphs.edges", labels).weigh_inside
-    if is_gpu(labels):
+    if gpu:
         return float(weigh(edges, labels))
     sums: list[int] = []
     with over_cells(labels.size) as call:
@@ -219,13 +225,12 @@ def _weight_inside(edges: Edges, labels: Array) -> float:
 
 def _number(labels: Ints) -> Ints:
     """Labels below their number, numbered from 0, without gaps."""
-    is_used = np.zeros(labels.size, np.int64)
+    is_used = np.zeros_like(labels)
     is_used[labels] = 1
     return (np.cumsum(is_used) - 1)[labels]
 
 
 def _sums(values: Ints, groups: Ints, n_groups: int) -> Ints:
-    """Sum of the values of each group."""
-    sums = np.zeros(n_groups, np.int64)
-    np.add.at(sums, groups, values)
+    """Sum of the values of each group: whole numbers, which float64 holds up to 2**53."""
+    sums: Ints = np.bincount(groups, weights=values, minlength=n_groups).astype(np.int64)
     return sums

@@ -10,8 +10,10 @@ import numpy as np
 
 from scatlas import blocks
 from scatlas._util.numbers import check_positive, seed_number, whole_number
+from scatlas.arrays.kinds import kind_of
 from scatlas.compute.memory import (
     CELLS_PER_CLUSTER,
+    GPU_HARMONY_BYTES,
     MAX_CLUSTERS,
     available_memory,
     harmony_bytes,
@@ -24,9 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import pandas as pd
-    from numpy.typing import NDArray
 
-    from scatlas.matrix.harmony_rounds import Rows
+    from scatlas.matrix.harmony_rows import Rows
 
 logger = logging.getLogger(__name__)
 # Harmony cannot cluster fewer cells.
@@ -35,17 +36,17 @@ _MIN_CELLS = 2 * CELLS_PER_CLUSTER
 _MAX_BATCHES, _MAX_COMBINATIONS = 1000, 10_000
 # Penalties of more are beyond single precision.
 _MAX_THETA = 1e6
+# Of the GPU's memory, as much as a pool takes.
+_GPU_SHARE = 0.9
 
 
-def harmonize(
-    x: Any, labels: Mapping[str, pd.Series | pd.Categorical], **options: Any
-) -> NDArray[np.float32]:
+def harmonize(x: Any, labels: Mapping[str, pd.Series | pd.Categorical], **options: Any) -> Any:
     """:func:`harmony_integrate` of an array, without an AnnData.
 
     Parameters
     ----------
     x
-        Components [cells x components], on the host, a GPU or in Dask.
+        Components [cells x components], on the host, a GPU or in Dask; the result is beside them.
     labels
         Values of the columns to mix, by name [cells].
     options
@@ -63,17 +64,40 @@ def harmonize(
     if blocks.is_sparse(x):
         raise InputError("Harmony needs dense components: pass x.toarray() if these are components")
     _check_size(*x.shape)
-    needed, available = harmony_bytes(*x.shape), available_memory()
+    kind, needed = kind_of(x), harmony_bytes(*x.shape)
+    what = (
+        f"Harmony of {x.shape[0]:,} cells in {x.shape[1]} components takes {needed / 1e9:,.1f} GB"
+    )
+    available = None if kind.gpu else available_memory()
     if available is not None and needed > available:
         raise TooLargeError(
-            f"Harmony of {x.shape[0]:,} cells in {x.shape[1]} components takes "
-            f"{needed / 1e9:,.1f} GB, but {available / 1e9:,.1f} GB of memory are left: use fewer "
-            "components or fewer cells"
+            f"{what}, but {available / 1e9:,.1f} GB of memory are left: use fewer components or "
+            "fewer cells"
         )
     prepared = _prepare(labels, **options)
-    moved = np.empty(x.shape, np.float32)
-    _mix(np.asarray(blocks.on_host(blocks.to_memory(x))), moved, *prepared)
+    try:
+        moved = kind.arrays.empty(x.shape, np.float32)
+        _mix(blocks.to_memory(x), moved, *prepared)
+    except MemoryError as error:
+        if not kind.gpu:
+            raise
+        raise TooLargeError(
+            f"{what}, more than the GPU's memory has left ({error}): move the components to the CPU"
+        ) from error
     return moved
+
+
+def fits_gpu(n_cells: int, n_comps: int) -> bool:
+    """Whether the GPU has memory for the components, the result and what it works with."""
+    from scatlas.arrays.cupy_arrays import total_memory
+
+    needed, total = harmony_bytes(n_cells, n_comps) + GPU_HARMONY_BYTES, total_memory()
+    if needed > _GPU_SHARE * total:
+        logger.info(
+            "Harmony takes %.1f GB, and the GPU has %.1f: it works on the CPU, from a file",
+            *(needed / 1e9, total / 1e9),
+        )
+    return needed <= _GPU_SHARE * total
 
 
 def mix_rows(
@@ -205,11 +229,13 @@ def _parse_batch(name: str, column: pd.Series | pd.Categorical) -> pd.Categorica
     """Batch of each cell; refuse missing values, columns of a single value and of too many."""
     import pandas as pd
 
-    values = pd.Categorical(column).remove_unused_categories()
+    values = pd.Categorical(column)
+    sizes = np.bincount(values.codes.astype(np.int32) + 1, minlength=len(values.categories) + 1)
+    if not sizes[1:].all():  # it sorts the cells
+        values = values.remove_unused_categories()
     n = len(values.categories)
-    if (values.codes < 0).any():
-        n_missing = int((values.codes < 0).sum())
-        msg = f"obs[{name!r}] has no value for {n_missing:,} cells: label or remove them"
+    if sizes[0]:
+        msg = f"obs[{name!r}] has no value for {sizes[0]:,} cells: label or remove them"
         raise InputError(msg)
     if n < 2:
         raise InputError(
@@ -221,6 +247,6 @@ def _parse_batch(name: str, column: pd.Series | pd.Categorical) -> pd.Categorica
             f"obs[{name!r}] has {n:,} values, but Harmony mixes at most {_MAX_BATCHES:,} batches: "
             "name a column with fewer, such as the plate"
         )
-    if lone := int((np.bincount(values.codes) == 1).sum()):
+    if lone := int((sizes[1:] == 1).sum()):
         logger.warning("obs[%r]: %d batches have a single cell, which moves little", name, lone)
     return values

@@ -5,34 +5,34 @@ in a cluster is kept. A pass visits the cells block by block, and needs of the s
 their sums over each of its blocks, which the pass before it has added up, for it knows the next
 blocks; the sweep that corrects computes the last shares again from the penalties of the last pass.
 All sums are exact (``kernels.linalg.harmony``), so that no bit depends on tasks or threads.
+
+Rows on a GPU stay there: one thread starts kernels for many cells at a time. ``xp`` is CuPy there,
+and NumPy on the CPU.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-import os
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
 from queue import SimpleQueue
-from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from scatlas import blocks
-from scatlas.compute.memory import HARMONY_CELLS_IN_MEMORY
 from scatlas.compute.threads import blas_on_one_thread, n_cores
 from scatlas.errors import InputError
-from scatlas.kernels.linalg import harmony_cpu
+from scatlas.kernels import kernels_for
+from scatlas.kernels.linalg.harmony_cpu import grid_of
 from scatlas.matrix.harmony_tables import Mixed, ridge_terms, unit_length
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
+    from scatlas.matrix.harmony_rows import Rows
     from scatlas.matrix.harmony_tables import Batches, Options
 
     Floats = NDArray[np.float64]
@@ -47,6 +47,7 @@ _MAX_RUNS = 2**14
 # Cells of a task: of a pass, whose logits stay in the L2 cache, and of a sweep in the order of the
 # cells, where more of them share their batches.
 _CELLS_PER_PASS_TASK, _CELLS_PER_TASK = 1024, 2048
+_GPU_SHARES = 2**25  # of a task on a GPU: 0.1 GB, and 0.3 of float64
 _BYTES_OF_SUMS = 2**29  # of all threads together
 # Passes whose mean is compared with the one before it.
 _WINDOW = 3
@@ -54,65 +55,6 @@ _WINDOW = 3
 LARGEST, SMALLEST = 1e30, 1e-30
 # Cells by which harmonypy tells the objective.
 _OBJECTIVE_CELLS = 2000.0
-
-
-class Rows(Protocol):
-    """Rows of numbers [cells, components], an array or in a file."""
-
-    shape: tuple[int, ...]
-
-    def __getitem__(self, rows: slice, /) -> Any: ...
-    def __setitem__(self, rows: slice, values: Any, /) -> None: ...
-    def take(self, rows: Any, axis: int) -> Any: ...
-
-
-class FileRows:
-    """float32 rows in a temporary file, of which memory holds what is read."""
-
-    shape: tuple[int, ...]
-
-    def __init__(self, fd: int, shape: tuple[int, int]) -> None:
-        self.shape, self._fd, self._row = shape, fd, 4 * shape[1]
-        os.ftruncate(fd, shape[0] * self._row)
-
-    def __getitem__(self, rows: slice) -> Float32s:
-        return self._read([(rows.start, min(rows.stop, self.shape[0]))])
-
-    def take(self, rows: Ints, axis: int) -> Float32s:  # noqa: ARG002
-        """Rows of ascending numbers, read in runs of neighbours."""
-        cuts = np.flatnonzero(np.diff(rows) != 1) + 1
-        firsts, lasts = rows[np.r_[0, cuts]], rows[np.r_[cuts, rows.size] - 1]
-        return self._read(list(zip(firsts.tolist(), (lasts + 1).tolist(), strict=True)))
-
-    def _read(self, runs: list[tuple[int, int]]) -> Float32s:
-        out = np.empty((sum(stop - first for first, stop in runs), self.shape[1]), np.float32)
-        view, at = out.reshape(-1).view(np.uint8).data, 0
-        for first, stop in runs:
-            end = at + (stop - first) * self._row
-            offset = first * self._row - at
-            while at < end:
-                n_read = os.preadv(self._fd, [view[at:end]], offset + at)
-                if not n_read:
-                    raise OSError("the temporary file of Harmony ends too early")
-                at += n_read
-        return out
-
-    def __setitem__(self, rows: slice, values: Float32s) -> None:
-        view = np.ascontiguousarray(values, np.float32).reshape(-1).view(np.uint8).data
-        at, offset = 0, rows.start * self._row
-        while at < len(view):
-            at += os.pwrite(self._fd, view[at:], offset + at)
-
-
-@contextmanager
-def scratch_rows(n_cells: int, n_comps: int, folder: Path) -> Iterator[Rows]:
-    """Rows to write and read again: in memory for few cells, else in a file in ``folder``."""
-    with ExitStack() as stack:
-        if n_cells <= HARMONY_CELLS_IN_MEMORY:
-            yield np.empty((n_cells, n_comps), np.float32)
-        else:
-            file = stack.enter_context(TemporaryFile(dir=folder))
-            yield FileRows(file.fileno(), (n_cells, n_comps))
 
 
 class _Own(NamedTuple):
@@ -138,7 +80,9 @@ class Rounds:
         """``order(number)`` gives the order of the runs of cells in a pass, the seed's if None."""
         self.original, self.moved, self.batches, self.options = original, moved, batches, options
         self.n_cells, self.n_comps = original.shape
-        self.kernels = harmony_cpu
+        self.kernels = kernels_for("linalg.harmony", original)
+        xp = self.xp = self.kernels.xp
+        self.on_gpu = xp is not np
         self.n_blocks = math.ceil(1 / options.block_proportion)
         self.run = math.ceil(self.n_cells / _MAX_RUNS)
         self.n_runs = math.ceil(self.n_cells / self.run)
@@ -146,23 +90,32 @@ class Rounds:
             lambda number: np.random.default_rng([seed, number]).permutation(self.n_runs)
         )
         n_batches, k = batches.sizes.size, options.n_clusters
-        self.grid = self.kernels.grid_of(1.0, self.n_cells)
+        self.grid = grid_of(1.0, self.n_cells)
         self.grids = np.ones(self.n_comps + 1)
         n_products = len(batches.levels) * k * (self.n_comps + 1)
         n_bytes = 8 * (self.n_blocks * n_batches * k + n_products)
         self.workers = max(1, min(n_cores(), _BYTES_OF_SUMS // n_bytes))
-        n_scratch = k * max(_CELLS_PER_TASK, self.run)
+        self.per_pass_task, self.per_task = _CELLS_PER_PASS_TASK, _CELLS_PER_TASK
+        if self.on_gpu:
+            self.workers, self.per_pass_task = 1, _GPU_SHARES // k
+            self.per_task = self.per_pass_task
+        n_scratch = k * max(self.per_task, self.run)
         self.owned = [
             _Own(
-                later=np.zeros((self.n_blocks, n_batches, k)),
-                products=np.zeros((len(batches.levels), k, self.n_comps + 1)),
-                scratch=np.empty(n_scratch, np.float32),
+                later=xp.zeros((self.n_blocks, n_batches, k)),
+                products=xp.zeros((len(batches.levels), k, self.n_comps + 1)),
+                scratch=xp.empty(n_scratch, np.float32),
             )
             for _ in range(self.workers)
         ]
         self.free: SimpleQueue[_Own] = SimpleQueue()
         for own in self.owned:
             self.free.put(own)
+        self.codes, self.levels = xp.asarray(batches.codes), xp.asarray(batches.levels)
+        # The cells in the order of sweeps on a GPU, which takes time for each change of the code.
+        changes = np.count_nonzero(batches.codes[1:] != batches.codes[:-1]) if self.on_gpu else 0
+        few = len(batches.levels) + self.n_cells // self.per_task
+        self.in_order = xp.argsort(self.codes).astype(np.int32) if changes > few else None
         # Shares by batch and cluster, and those of the cells of each block of the next pass.
         self.observed = np.zeros((n_batches, k))
         self.waiting = np.zeros((self.n_blocks, n_batches, k))
@@ -209,82 +162,94 @@ class Rounds:
             finally:
                 self.free.put(own)
 
+        if self.on_gpu:  # CUDA's device is the thread's
+            return [task(i) for i in range(n)]
         pool = self.pool if self.workers > 1 else None
         return list(blocks.map_in_order(task, n, workers=self.workers, pool=pool))
 
-    def _sweep(self, work: Callable[[_Own, slice, Any], Any]) -> list[Any]:
-        """Call ``work(own, rows, their blocks in the last pass)`` for all cells in their order."""
+    def _sweep(self, work: Callable[[_Own, Any, Any], Any]) -> list[Any]:
+        """Call ``work(own, rows, their blocks in the last pass)`` for all cells: a slice of them,
+        or their numbers.
+        """
+        block_of_run = self.xp.asarray(self.block_of_run)
 
         def task(own: _Own, i: int) -> Any:
-            first = i * _CELLS_PER_TASK
-            rows = slice(first, min(first + _CELLS_PER_TASK, self.n_cells))
-            return work(own, rows, self._of_cells(self.block_of_run, rows))
+            first = i * self.per_task
+            rows = slice(first, min(first + self.per_task, self.n_cells))
+            cells = rows if self.in_order is None else self.in_order[rows]
+            return work(own, cells, self._of_cells(block_of_run, cells))
 
-        return self._each(task, math.ceil(self.n_cells / _CELLS_PER_TASK))
+        return self._each(task, math.ceil(self.n_cells / self.per_task))
 
-    def _of_cells(self, of_runs: NDArray[np.uint16], rows: slice) -> NDArray[np.uint16]:
-        return of_runs[np.arange(rows.start, rows.stop) // self.run]
+    def _of_cells(self, of_runs: Any, rows: Any) -> Any:
+        if isinstance(rows, slice):
+            rows = self.xp.arange(rows.start, rows.stop)
+        return of_runs[rows // self.run]
 
     def _scale(self) -> None:
         """Unit rows of all cells, the largest of each component, and a check of both."""
 
-        def work(_: _Own, rows: slice, __: Any) -> Float32s:
+        def work(_: _Own, rows: Any, __: Any) -> Floats:
             values = self.original[rows]
-            largest = np.abs(values).max(axis=0)
-            if not (np.abs(values) <= LARGEST).all():
-                cell = rows.start + int(np.argmin((np.abs(values) <= LARGEST).all(axis=1)))
+            largest, fits = abs(values).max(axis=0), (abs(values) <= LARGEST).all(axis=1)
+            if not fits.all():
+                at = int(fits.argmin())
+                cell = rows.start + at if isinstance(rows, slice) else int(rows[at])
                 raise InputError(
                     f"the components of cell {cell:,} (counted from 0) are not finite, or beyond "
                     f"{LARGEST}: remove those cells, or change the scale"
                 )
-            unit = np.array(values, np.float32, order="C")
+            unit = self.xp.array(values, np.float32, order="C")
             self.kernels.unit_rows(unit)
             self.moved[rows] = unit
-            return largest
+            return np.asarray(blocks.on_host(largest))
 
         largest = np.max(self._sweep(work), axis=0)
         if 0 < largest.max() < SMALLEST:
             raise InputError(f"all components are below {SMALLEST}: change their scale")
-        self.grids[:-1] = [self.kernels.grid_of(float(v), self.n_cells) for v in largest]
+        self.grids[:-1] = [grid_of(float(v), self.n_cells) for v in largest]
         self.grids[-1] = self.grid
 
     def _shares(
-        self, own: _Own, cells: tuple[Float32s, Any, Any], centroids: Float32s, penalties: Float32s
+        self, own: _Own, cells: tuple[Float32s, Any, Any], centroids: Float32s, penalties: Any
     ) -> tuple[Float32s, float]:
         """Shares [cells, clusters], until the thread's next call, of unit rows, their blocks among
         the penalties and codes; the sum of the logarithms of the totals.
         """
         unit, blocks_of, codes = cells
         shares = own.scratch[: len(unit) * len(centroids)].reshape(len(unit), len(centroids))
-        np.matmul(unit, centroids.T * np.float32(2 / self.options.sigma), out=shares)
-        levels = self.batches.levels
-        return shares, self.kernels.soft_clusters(shares, penalties, blocks_of, codes, levels)
+        directions = self.xp.asarray(centroids.T * np.float32(2 / self.options.sigma))
+        self.xp.matmul(unit, directions, out=shares)
+        return shares, self.kernels.soft_clusters(shares, penalties, blocks_of, codes, self.levels)
 
     def _add(self, shares: Float32s, codes: Any, blocks_of: Any, sums: Floats) -> None:
-        self.kernels.add_shares(shares, codes, self.batches.levels, blocks_of, self.grid, sums)
+        self.kernels.add_shares(shares, codes, self.levels, blocks_of, self.grid, sums)
 
     def _begin(self, *, corrects: bool, last: bool, old: Float32s | None = None) -> float:
         """Correct the cells by the terms, and share them between the centroids without penalty;
         the objective.
         """
-        next_block = self._blocks_of(self._order(self.number))[0]
-        none = np.zeros((1, *self.observed.shape), np.float32)
+        xp = self.xp
+        next_block = xp.asarray(self._blocks_of(self._order(self.number))[0])
+        penalties, terms = xp.asarray(self.penalties), xp.asarray(self.terms)
+        none = xp.zeros((1, *self.observed.shape), np.float32)
 
-        def work(own: _Own, rows: slice, blocks_of: Any) -> float:
-            unit, codes = np.asarray(self.moved[rows]), self.batches.codes[rows]
+        def work(own: _Own, rows: Any, blocks_of: Any) -> float:
+            unit, codes = xp.asarray(self.moved[rows]), self.codes[rows]
             if corrects:
                 assert old is not None
-                shares, _ = self._shares(own, (unit, blocks_of, codes), old, self.penalties)
-                unit = np.array(self.original[rows], np.float32, order="C")
-                self.kernels.subtract_terms(unit, shares, codes, self.terms)
+                shares, _ = self._shares(own, (unit, blocks_of, codes), old, penalties)
+                unit = xp.array(self.original[rows], np.float32, order="C")
+                self.kernels.subtract_terms(unit, shares, codes, terms)
                 if not last:
                     self.kernels.unit_rows(unit)
                 self.moved[rows] = unit
                 if last:
-                    z = np.c_[unit, np.ones(len(unit))].astype(np.float64)
+                    z = xp.ones((len(unit), self.n_comps + 1))
+                    z[:, :-1] = unit
                     self.kernels.add_products(shares, z, codes, self.grids, own.products)
                     return 0.0
-            cells = (unit, np.zeros_like(blocks_of), codes)
+            cells = (unit, xp.zeros_like(blocks_of), codes)
             shares, total = self._shares(own, cells, self.centroids, none)
             self._add(shares, codes, self._of_cells(next_block, rows), own.later)
             return total
@@ -298,13 +263,13 @@ class Rounds:
 
     def _take(self, name: str) -> Floats:
         """Sum over the threads, which begin again at zero."""
-        arrays: list[Floats] = [getattr(own, name) for own in self.owned]
+        arrays: list[Any] = [getattr(own, name) for own in self.owned]
         total = arrays[0].copy()
         for array in arrays[1:]:
             total += array
         for array in arrays:
             array[:] = 0.0
-        return total
+        return np.asarray(blocks.on_host(total))
 
     def _expected(self) -> Floats:
         of_first = self.observed[self.batches.column == 0].sum(axis=0)
@@ -346,7 +311,7 @@ class Rounds:
         """Share the cells between the clusters again, block by block; the objective."""
         self.block_of_run, parts = self._blocks_of(self._order(self.number))
         self.number += 1
-        next_block = self._blocks_of(self._order(self.number))[0]
+        next_block = self.xp.asarray(self._blocks_of(self._order(self.number))[0])
         theta = self.options.theta[:, None]
         log_totals, penalised, seen = [], [], np.zeros_like(self.observed)
         for number, runs in enumerate(parts):
@@ -355,7 +320,8 @@ class Rounds:
             penalty = theta * (np.log(2 * expected + 1) - np.log(self.observed + expected + 1))
             self.penalties[number] = penalty
             log_totals += self._share_block(number, runs, next_block)
-            total = np.sum([own.later.sum(axis=0) for own in self.owned], axis=0)
+            parts_of_total = [blocks.on_host(own.later.sum(axis=0)) for own in self.owned]
+            total = np.sum(parts_of_total, axis=0)
             added, seen = total - seen, total
             self.observed += added
             penalised.append(float((added * penalty).sum()))
@@ -363,15 +329,16 @@ class Rounds:
         return self._objective(math.fsum(log_totals), math.fsum(penalised))
 
     def _share_block(self, number: int, runs: Ints, next_block: Any) -> list[float]:
-        runs_per_task = max(1, _CELLS_PER_PASS_TASK // self.run)
-        penalties = self.penalties[number : number + 1]
+        xp, runs_per_task = self.xp, max(1, self.per_pass_task // self.run)
+        penalties = xp.asarray(self.penalties[number : number + 1])
 
         def task(own: _Own, i: int) -> float:
             part = runs[i * runs_per_task : (i + 1) * runs_per_task]
-            cells = (part[:, None] * self.run + np.arange(self.run)).ravel()
-            cells = cells[: np.searchsorted(cells, self.n_cells)]
-            codes, later = self.batches.codes[cells], next_block[cells // self.run]
-            here = np.zeros_like(later)
+            cells = (xp.asarray(part)[:, None] * self.run + xp.arange(self.run)).ravel()
+            n_beyond = max(0, (int(part[-1]) + 1) * self.run - self.n_cells)
+            cells = cells[: cells.size - n_beyond]
+            codes, later = self.codes[cells], next_block[cells // self.run]
+            here = xp.zeros_like(later)
             unit = self.moved.take(cells, 0)
             shares, total = self._shares(own, (unit, here, codes), self.centroids, penalties)
             self._add(shares, codes, later, own.later)
@@ -382,10 +349,12 @@ class Rounds:
     def _regress(self) -> None:
         """Centroids and terms of the batches by a ridge regression in each cluster."""
 
-        def work(own: _Own, rows: slice, blocks_of: Any) -> None:
-            cells = (np.asarray(self.moved[rows]), blocks_of, self.batches.codes[rows])
-            shares, _ = self._shares(own, cells, self.centroids, self.penalties)
-            z = np.ones((len(shares), self.n_comps + 1))
+        penalties = self.xp.asarray(self.penalties)
+
+        def work(own: _Own, rows: Any, blocks_of: Any) -> None:
+            cells = (self.xp.asarray(self.moved[rows]), blocks_of, self.codes[rows])
+            shares, _ = self._shares(own, cells, self.centroids, penalties)
+            z = self.xp.ones((len(shares), self.n_comps + 1))
             z[:, :-1] = self.original[rows]
             self.kernels.add_products(shares, z, cells[2], self.grids, own.products)
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from scatlas import blocks
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -65,7 +67,7 @@ def first_centroids(cells: Any, n_clusters: int, rng: np.random.Generator) -> Fl
     """
     n = min(cells.shape[0], _START_CELLS)
     chosen = np.sort(rng.choice(cells.shape[0], n, replace=False, shuffle=False))
-    x = cells.take(chosen, 0)
+    x = blocks.on_host(cells.take(chosen, 0))
     closeness = x @ x[rng.integers(n, size=n_clusters)].T
     with np.errstate(divide="ignore"):
         waits = (rng.standard_exponential(n) / np.abs(1 - column) for column in closeness.T)

@@ -74,10 +74,11 @@ def sum_plate(x: Any, labels: pd.DataFrame, genes: pd.Index) -> GroupSums:
 
 
 def merge_plates(paths: Mapping[str, Path], genes: GeneRule = "same") -> GroupSums:
-    """Sums of the groups, in natural order, over ``group_sums.h5ad`` of all plates, with one plate
+    """Sums of the groups, in natural order, over ``group_sums.h5`` of all plates, with one plate
     in memory at a time; a gene that a plate lacks counts zero there.
     """
-    found = {plate: read_groups(path) for plate, path in paths.items()}
+    known: dict[str, pd.Index] = {}
+    found = {plate: read_groups(path, plate, known) for plate, path in paths.items()}
     shared = _genes_of_plates({plate: names for plate, (_, names) in found.items()}, genes)
     every = pd.concat([groups for groups, _ in found.values()])
     n_cells = every.groupby(["by", "group"])["n_cells"].sum()
@@ -97,7 +98,7 @@ def merge_plates(paths: Mapping[str, Path], genes: GeneRule = "same") -> GroupSu
     for plate, path in paths.items():
         own, names = found[plate]
         at = rows.get_indexer(pd.MultiIndex.from_frame(own[["by", "group"]]))
-        add_group_sums(path, at, names.get_indexer(shared), total)
+        add_group_sums(path, plate, at, names.get_indexer(shared), total)
     per_plate = pd.concat([own["by"].value_counts() for own, _ in found.values()], axis=1)
     is_plate_wise = (per_plate.max(axis=1) == 1) & (groups["by"].value_counts() > 1)
     names = (by for by in groups["by"].unique() if is_plate_wise[by])

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import dask.array as da
 import numpy as np
 import pandas as pd
 from anndata.io import read_elem
@@ -164,9 +165,11 @@ class MeasuredGenes:
         self, genes: pd.Index, *, counts: bool = False, **sizes: Any
     ) -> Iterator[sparse.csr_matrix]:
         """Values of some genes for the cells of the atlas, by blocks in their order and in one
-        pass: log-normalised with the bits of X of the atlas, or counts. A plate that lacks a gene
-        has zeros. ``sizes`` are options of :func:`scatlas.io.read_matrix`.
+        pass, whose threads share the blocks of all plates: log-normalised with the bits of X of the
+        atlas, or counts. A plate that lacks a gene has zeros. ``sizes`` are options of
+        :func:`scatlas.io.read_matrix`.
         """
+        parts = []
         for plate, store in self.stores.items():
             cells = read_cells(self.size_factors[plate], ["row", "size_factor"])
             x, _ = read_matrix(store, compact=True, **sizes)
@@ -179,4 +182,5 @@ class MeasuredGenes:
                 values = select_and_log_normalize(x, here, size_factors=factors)
             if here.size < at.size:
                 values = blocks.spread_genes(values, np.flatnonzero(at >= 0), at.size)
-            yield from blocks.stream(values)
+            parts.append(values)
+        yield from blocks.stream(da.concatenate(parts))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from scatlas.compute.threads import blas_on_one_thread
-from scatlas.matrix.harmony_rounds import scratch_rows
+from scatlas.matrix.harmony_rows import scratch_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from scatlas.matrix.harmony_rounds import Rows
+    from scatlas.matrix.harmony_rows import Rows
 
     Floats = NDArray[np.float64]
 

@@ -12,7 +12,7 @@ from scatlas.columns import as_names, check_groups
 from scatlas.errors import InputError
 from scatlas.pl._cell_values import CellValues, categories
 from scatlas.pl._genes import draw_dots
-from scatlas.pl._qc import QUANTILES, draw_middle, half_violin
+from scatlas.pl._qc import QUANTILES, Counted, draw_middle, half_violin
 from scatlas.pl._style import INK, MAX_LETTERS, colours, figure, plate_ticks, short_names, styled
 
 if TYPE_CHECKING:
@@ -124,11 +124,10 @@ def violin(adata: Source, keys: Names, groupby: str, *, layer: str | None = None
         low, high = (known.min(), known.max()) if known.size else (0.0, 1.0)
         room = 0.03 * (high - low) or 0.5
         for i, colour in enumerate(colours(len(groups))):
-            part = values[ends[i] : ends[i + 1]]
-            part = part[np.isfinite(part)]
+            part = Counted.tally(values[ends[i] : ends[i + 1]])
             for side in (-1, 1):
                 half_violin(ax, i, part, low - room, high + room, side, colour)
-            draw_middle(ax, i, tuple(np.quantile(part, QUANTILES)) if part.size else ())
+            draw_middle(ax, i, part.quantiles(QUANTILES))
         ax.set_ylim(low - room, high + room)
         ax.set_ylabel(label)
     axes[-1].set_xlabel(groupby)

@@ -26,7 +26,7 @@ from scatlas.pl._style import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     import pandas as pd
     from matplotlib.axes import Axes
@@ -39,6 +39,8 @@ _METRICS = (
     ("pct_counts_mt", "mitochondrial counts, %", None, "max_pct_mt", False),
 )
 _BINS = 160
+_COUNTABLE = 2**22  # whole numbers below are counted, not sorted
+_STEP = 1 / 1024  # of the mitochondrial share: no picture tells less apart
 _HALF_WIDTH = 0.42
 _MAX_LETTERS = 24  # of a plate's name
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -78,25 +80,30 @@ def qc_violins(
         When there is no plate.
     """
     _check_plates(tables)
+    # One table in memory at a time: the plates of a large atlas hold millions of cells each.
     seen = {name: _overview(table) for name, table in tables.items()}
     many = len(tables) > MANY_PLATES
     made = figure(9.0 if many else min(15.0, max(6.0, 2.0 + 0.62 * len(tables))), 8.0)
     axes = made.subplots(len(_METRICS), 1, sharex=True)
-    limits = []
     for ax, (column, label, low, high, log) in zip(axes, _METRICS, strict=True):
         bounds = {"min": thresholds.get(low) if low else None, "max": thresholds.get(high)}
         drawn = {word: float(_as_drawn(b, log)) for word, b in bounds.items() if b is not None}
-        shown = [plate[column].kept if many else plate[column].ends for plate in seen.values()]
+        kept = [plate[column].kept.quantiles(QUANTILES) for plate in seen.values()]
+        most = (0, 1) if log else (0, 0.99)  # all values on a log scale
+        shown = kept if many else [plate[column].cells.quantiles(most) for plate in seen.values()]
         own = _own_bounds(by_plate, (low, high), log)
         bottom, top = _limits(shown, [*drawn.values(), *(bound for _, bound in own)], log)
         centres = {name: i for i, name in enumerate(seen)}
         if many:
-            centres = _bands(ax, list(seen), [plate[column].kept for plate in seen.values()])
+            centres = _bands(ax, list(seen), kept)
         else:
-            for i, plate in enumerate(seen.values()):
-                draw_middle(ax, i, plate[column].kept)
+            for i, quantiles in enumerate(kept):
+                draw_middle(ax, i, quantiles)
         for word, at in drawn.items():
             _bound(ax, at, bottom if word == "min" else top, f"{word} {bounds[word]:,g}")
+        for i, plate in enumerate([] if many else seen.values()):
+            half_violin(ax, i, plate[column].cells, bottom, top, -1, GREY)
+            half_violin(ax, i, plate[column].kept, bottom, top, 1, BLUE)
         half = 0.5 if many else _HALF_WIDTH
         for name, bound in own:
             if name in centres:
@@ -106,20 +113,12 @@ def qc_violins(
         ax.set_ylabel(label)
         if log:
             _powers_of_ten(ax, bottom, top)
-        limits.append((bottom, top))
     made.align_ylabels(axes)
     if many:
         axes[-1].set_xlabel(f"{len(tables)} plates, sorted by each metric's median of cells kept")
         axes[-1].set_xlim(0, len(tables) + 1)
         made.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=3)
         return made
-    # One table in memory at a time: the plates of a large atlas hold millions of cells each.
-    for i, table in enumerate(tables.values()):
-        keep = table["keep"].to_numpy(bool)
-        for ax, (bottom, top), (column, *_, log) in zip(axes, limits, _METRICS, strict=True):
-            values = _as_drawn(table[column], log)
-            half_violin(ax, i, values, bottom, top, -1, GREY)
-            half_violin(ax, i, values[keep], bottom, top, 1, BLUE)
     axes[-1].set_xlim(-0.6, len(tables) - 0.4)
     plate_ticks(axes[-1], list(tables))
     halves = [Patch(color=GREY, label="all cells"), Patch(color=BLUE, label="cells kept")]
@@ -143,31 +142,66 @@ def _own_bounds(
 
 
 def _as_drawn(values: Any, log: bool) -> np.ndarray:
-    """Values as drawn; the log scale shows an empty cell's zero as one."""
+    """Values in the units of the axis; the log scale shows an empty cell's zero as one."""
     values = np.asarray(values, np.float64)
     return np.log10(np.maximum(values, 1)) if log else values
 
 
-class _Spread(NamedTuple):
-    """Spread of a metric on a plate, in the units of the axis."""
+class Counted(NamedTuple):
+    """Numbers as distinct values, ascending, and how many there are of each."""
 
-    ends: tuple[float, ...]  # range that the axis must show; empty without cells
-    kept: tuple[float, ...]  # QUANTILES of the cells kept; empty without cells
+    values: np.ndarray  # float64
+    counts: np.ndarray  # int64
+
+    @classmethod
+    def tally(cls, numbers: np.ndarray) -> Counted:
+        """Count numbers; those that are not finite are left out."""
+        is_whole = numbers.dtype.kind in "iu" and numbers.size
+        if is_whole and numbers.min() >= 0 and numbers.max() < _COUNTABLE:
+            counts = np.bincount(numbers.astype(np.int64, copy=False))
+            values = np.flatnonzero(counts)
+            return cls(values.astype(np.float64), counts[values])
+        values, counts = np.unique(numbers[np.isfinite(numbers)], return_counts=True)
+        return cls(values.astype(np.float64), counts)
+
+    def quantiles(self, wanted: Sequence[float]) -> tuple[float, ...]:
+        """As :func:`numpy.quantile` of all numbers; empty without any."""
+        last = np.cumsum(self.counts)
+        if not last.size:
+            return ()
+        found = []
+        for share in wanted:
+            at = share * (last[-1] - 1)
+            beside = np.searchsorted(last, [np.floor(at), np.ceil(at)], side="right")
+            found.append(float(np.quantile(self.values[beside], at - np.floor(at))))
+        return tuple(found)
 
 
-def _overview(table: pd.DataFrame) -> dict[str, _Spread]:
-    """The spread of each metric: all values on a log scale, else up to the 99th percentile."""
+class _Metric(NamedTuple):
+    """A metric on a plate, in the units of the axis."""
+
+    cells: Counted
+    kept: Counted
+
+
+def _overview(table: pd.DataFrame) -> dict[str, _Metric]:
     keep = table["keep"].to_numpy(bool)
-    spreads = {}
+    metrics = {}
     for column, *_, log in _METRICS:
-        values = _as_drawn(table[column], log)
-        there = np.isfinite(values)
-        ends, kept = values[there], values[there & keep]
-        spreads[column] = _Spread(
-            tuple(np.quantile(ends, (0, 1) if log else (0, 0.99))) if ends.size else (),
-            tuple(np.quantile(kept, QUANTILES)) if kept.size else (),
-        )
-    return spreads
+        numbers = table[column].to_numpy()
+        numbers = numbers if numbers.dtype.kind in "iu" else numbers.astype(np.float64, copy=False)
+        counted = [_counted(part, log) for part in (numbers, numbers[keep])]
+        metrics[column] = _Metric(*counted)
+    return metrics
+
+
+def _counted(numbers: np.ndarray, log: bool) -> Counted:
+    if log:
+        counted = Counted.tally(numbers)
+        return counted._replace(values=_as_drawn(counted.values, log))
+    known = numbers[np.isfinite(numbers)]
+    counted = Counted.tally(np.rint(known / _STEP).astype(np.int64))
+    return counted._replace(values=counted.values * _STEP)
 
 
 def _limits(
@@ -183,25 +217,26 @@ def _limits(
 
 
 def half_violin(
-    ax: Axes, at: int, values: np.ndarray, bottom: float, top: float, side: int, colour: str
+    ax: Axes, at: int, numbers: Counted, bottom: float, top: float, side: int, colour: str
 ) -> None:
     """Smoothed histogram: like a kernel density, but in one pass over any number of cells."""
-    values = values[np.isfinite(values)]
+    values, counts = numbers
     if not values.size:
         return
-    heights, edges = np.histogram(values, _BINS, (bottom, top))
+    heights, edges = np.histogram(values, _BINS, (bottom, top), weights=counts)
     # Silverman's rule on the quartiles, so that a few far cells do not blur the rest,
     # and on the deviation where these are equal: a gene that most cells lack.
-    spread = np.subtract(*np.quantile(values, (0.75, 0.25))) / 1.349 or values.std()
+    low, high = numbers.quantiles((0.25, 0.75))
+    spread = (high - low) / 1.349 or np.sqrt(np.cov(values, fweights=counts, ddof=0))
     step = edges[1] - edges[0]
-    sigma = np.clip(0.9 * spread * values.size**-0.2 / step, 1.0, _BINS / 12)
+    sigma = np.clip(0.9 * spread * counts.sum() ** -0.2 / step, 1.0, _BINS / 12)
     reach = np.arange(-int(4 * sigma), int(4 * sigma) + 1)
     kernel = np.exp(-0.5 * (reach / sigma) ** 2)
     density = np.convolve(heights, kernel / kernel.sum(), mode="same")[:_BINS]
     density = density / density.max()
     centres = (edges[:-1] + edges[1:]) / 2
     # No hairline where there is no cell, and nothing that the smoothing put beyond a bound.
-    there = (density > 0.003) & (centres >= values.min() - step) & (centres <= values.max() + step)
+    there = (density > 0.003) & (centres >= values[0] - step) & (centres <= values[-1] + step)
     width = np.where(there, density * _HALF_WIDTH, np.nan)
     ax.fill_betweenx(centres, at, at + side * width, color=colour, linewidth=0)
 

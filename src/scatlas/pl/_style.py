@@ -28,6 +28,7 @@ T = TypeVar("T")
 
 _DPI = 150
 _VECTOR_DPI = 300
+_MARGIN = 0.12  # inches
 # By default files name the version of matplotlib, and PDF and SVG the time.
 _METADATA: dict[str, dict[str, None]] = {
     "pdf": {"Creator": None, "Producer": None, "CreationDate": None},
@@ -132,16 +133,20 @@ def save(made: Figure, path: Path | str, *, dpi: int | None = None) -> None:
             "name it so, such as umap.pdf"
         )
     path.parent.mkdir(parents=True, exist_ok=True)
-    if made.get_layout_engine():
-        made.draw_without_rendering()
+    # One renderer for both, which measures each text once. With "tight" in place of the box all of
+    # the figure would be drawn once more, to find the same box.
+    canvas = made.canvas if isinstance(made.canvas, FigureCanvasAgg) else FigureCanvasAgg(made)
+    if layout := made.get_layout_engine():
+        layout.execute(made)
         made.set_layout_engine("none")  # each drawing would begin where the one before ended
+    renderer = canvas.get_renderer()  # type: ignore[no-untyped-call]
+    box = made.get_tightbbox(renderer).padded(_MARGIN)
     with atomic_path(path) as partial:
         made.savefig(
             partial,
             format=ending,
             dpi=dpi or (_DPI if ending == "png" else _VECTOR_DPI),
-            bbox_inches="tight",
-            pad_inches=0.12,
+            bbox_inches=box,
             metadata=_METADATA[ending],
         )
 

@@ -41,7 +41,8 @@ def harmony_integrate(
     Harmony clusters the cells softly so that each cluster holds all batches, and takes off what
     tells the batches of a cluster apart, in turn until nothing changes. Version 2 (Patikas et al.,
     bioRxiv 2026, doi:10.64898/2026.03.16.711825; version 1: Korsunsky et al., Nature Methods 2019),
-    with the defaults of R harmony 2 and harmonypy 2, on all cores of the CPU. As
+    with the defaults of R harmony 2 and harmonypy 2, on all cores of the CPU, or on a GPU that has
+    the components. As
     :func:`scanpy.pp.harmony_integrate` of scanpy 1.13.
 
     Parameters
@@ -89,7 +90,8 @@ def harmony_integrate(
 
     Returns
     -------
-    None, or the copy. Written: ``obsm[adjusted_basis]``, float32 [cells x components].
+    None, or the copy. Written: ``obsm[adjusted_basis]``, float32 [cells x components], where the
+    components are.
 
     Raises
     ------
@@ -102,8 +104,8 @@ def harmony_integrate(
 
     Notes
     -----
-    The same cells and seed give the same bits, whatever the number of threads. Memory beyond the
-    components and the result does not grow with the cells.
+    The same cells and seed give the same bits, whatever the number of threads; a GPU's differ by
+    rounding. Memory beyond the components and the result does not grow with the cells.
     """
     x, obs = elements.get_obsm(adata, basis, "basis"), elements.get_table(adata, "obs")
     names = columns.as_names(key, "key")

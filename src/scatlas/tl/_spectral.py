@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,27 +64,30 @@ def start(
     if n_parts == 1:
         where = find(graph, n_components)
     else:
-        centres = _centres(n_parts, labels, n_components, cells)
-        where = _layouts_of_components(graph, labels, centres, state, find)
+        members = positions_by_label(labels, n_parts)
+        centres = _centres(members, n_components, cells)
+        where = _layouts_of_components(graph, members, centres, state, find)
     where = (where * (10.0 / np.abs(where).max())).astype(np.float32)
     return where + state.normal(scale=1e-4, size=where.shape).astype(np.float32)
 
 
 def _centres(
-    n_parts: int,
-    labels: np.ndarray,
+    members: tuple[np.ndarray, np.ndarray],
     n_components: int,
     cells: Callable[[], np.ndarray | sp.csr_matrix],
 ) -> np.ndarray:
     """Place of each part: both ends of each axis, or, for more parts, PCA of their mean cells;
     umap-learn's affinities exp(-distance^2) are all zero between clusters.
     """
+    order, bounds = members
+    n_parts = bounds.size - 1
     if n_parts <= 2 * n_components:
         half = -(-n_parts // 2)
         ends = np.eye(half, n_components)
         return np.vstack([ends, -ends])[:n_parts]
     x = cells()
-    means = np.vstack([np.asarray(x[labels == i].mean(axis=0)).ravel() for i in range(n_parts)])
+    parts = (order[first:last] for first, last in pairwise(bounds))
+    means = np.vstack([np.asarray(x[part].mean(axis=0)).ravel() for part in parts])
     means = means.astype(np.float64)
     u, s, _ = np.linalg.svd(means - means.mean(axis=0), full_matrices=False)
     coordinates = np.zeros((n_parts, n_components))
@@ -97,7 +101,7 @@ def _centres(
 
 def _layouts_of_components(
     graph: sp.csr_matrix,
-    labels: np.ndarray,
+    members: tuple[np.ndarray, np.ndarray],
     centres: np.ndarray,
     state: np.random.RandomState,
     find: Callable[[sp.csr_matrix, int], np.ndarray],
@@ -105,8 +109,8 @@ def _layouts_of_components(
     """Each part's own eigenvectors, scaled to half the way to the nearest other part."""
     n_components = centres.shape[1]
     where = np.empty((graph.shape[0], n_components), np.float32)
-    order, bounds = positions_by_label(labels, len(centres))
-    place = np.empty_like(order)  # of a cell in its part
+    order, bounds = members
+    place = np.empty(order.size, graph.indices.dtype)  # of a cell in its part
     place[order] = np.arange(order.size) - np.repeat(bounds[:-1], np.diff(bounds))
     for first, last, centre in zip(bounds[:-1], bounds[1:], centres, strict=True):
         inside, size = order[first:last], int(last - first)
@@ -117,7 +121,7 @@ def _layouts_of_components(
         else:
             # Not graph[inside][:, inside], which takes as long as the whole graph for each part.
             rows = graph[inside]
-            edges = rows.data, place[rows.indices].astype(rows.indices.dtype), rows.indptr
+            edges = rows.data, place[rows.indices], rows.indptr
             own = find(sp.csr_matrix(edges, shape=(size, size)), n_components)
             own = own * (radius / np.abs(own).max())
         where[inside] = own + centre

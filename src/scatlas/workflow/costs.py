@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from scatlas.compute.memory import block_bytes, max_gram_bytes
+from scatlas.compute.memory import GPU_HARMONY_BYTES, block_bytes, max_gram_bytes
 from scatlas.compute.threads import DEFAULT_BUDGET
 from scatlas.workflow.sizes import Size
 
@@ -45,8 +45,12 @@ PAGE_MB, PAGE_MB_PER_CELL, POSITION_MB_PER_CELL = 800, 0.5e-3, 6e-6
 BY_GENE_MB, JOINED_MB = 60_000 * 40e-6, 300
 # A hundred types of 1,000 cells with 1,000 values each, twice; scores of the cells of some blocks.
 ANNOTATOR_MB, ANNOTATE_MB = 100 * 1000 * 1000 * 16e-6, 400
-# The stratum of each cell of the atlas.
-STRATUM_MB_PER_CELL = 4e-6
+# Numbers of the cells of the atlas that are drawn from, and the stratum of each.
+DRAWN_MB_PER_CELL, STRATUM_MB_PER_CELL = 8e-6, 4e-6
+# Chunks that a thread reads at once.
+READ_MB = 20
+# The name of a cell, here and in a file of components.
+LATENT_MB_PER_CELL = 240e-6
 
 # Bytes of disk per count in counts.zarr, per value of the consensus genes (float32 and its index),
 # and the share of a cell's values that these genes have.
@@ -64,9 +68,11 @@ GPU_START_S = 1.2  # CUDA, by ``gpu-start-2026-11-25``
 NS_PER_MOMENT = 2.1
 # pca: projection, per cell [1]; eigenvectors.
 NS_PER_COMPONENT, NS_PER_GENE_CUBED = 23, 1
-# subset writes the sampled cells [7]; explore packs the points of the page [6].
-US_PER_SAMPLED_CELL, US_PER_PAGE_CELL = 2.2, 15
-US_PER_HARMONY_COMPONENT = 2  # per cell, for Harmony's usual number of rounds
+# embedding reads X of the atlas [5]; explore packs the points of the page [6].
+US_PER_CELL_READ, US_PER_PAGE_CELL = 1.3, 15
+# Harmony, per cell and component, and on a GPU per cell with 50 components: harmony-2026-11-29 and
+# gpu-harmony-2026-11-29, of four rounds.
+US_PER_HARMONY_COMPONENT, HARMONY_GPU_US = 0.5, 0.4
 # markers reads sums of 20 groups and 20,000 genes from each plate; consensus and report read a
 # table per plate [2].
 MARKERS_PLATE_S, PLATE_S = 0.1, 0.015
@@ -169,6 +175,10 @@ def _select_genes_mb(job: Job) -> float:
     return (job.threads + 3) * min(job.of.gram_mb, largest_mb)
 
 
+def _batch_size(job: Job) -> Size:
+    return job.of.batch_size(job.plate) if job.plate else job.size
+
+
 def _markers_mb(job: Job) -> float:
     return MARKERS_MB + (job.of.sample_mb if job.of.config.markers.wilcoxon else 0)
 
@@ -188,12 +198,17 @@ def _pca_seconds(job: Job, _: float) -> float:
 
 
 def _subset_mb(job: Job) -> float:
-    by = job.of.config.subset.by
-    return job.of.sample_mb + (STRATUM_MB_PER_CELL * job.of.atlas.cells if by else 0)
+    per_cell = DRAWN_MB_PER_CELL + (STRATUM_MB_PER_CELL if job.of.config.subset.by else 0)
+    components_mb = 8e-6 * job.of.config.pca.n_comps * job.of.subset_cells
+    return per_cell * job.of.atlas.cells + components_mb + READ_MB * job.threads
 
 
 def _sample_threads(job: Job, few: int, many: int) -> int:
     return few if job.of.subset_cells <= 1e5 else many
+
+
+def _latent_mb(job: Job) -> float:
+    return job.size.cells * (LATENT_MB_PER_CELL + 8e-6 * job.of.config.pca.n_comps)
 
 
 def _integrate_minutes(job: Job) -> int:
@@ -284,7 +299,9 @@ COSTS = {
     "annotate": RuleCost(Cost(0.3, 15, 20), extra_mb=lambda _: ANNOTATE_MB),
     "group_sums": RuleCost(
         Cost(0.2, 40),
+        size=_batch_size,
         seconds=lambda job, seconds: seconds * len(job.of.config.markers.by),
+        table=lambda job: _batch_size(job).cells,
         extra_mb=lambda _: MARKERS_MB,
     ),
     "markers": RuleCost(
@@ -302,7 +319,6 @@ COSTS = {
     "pca": replace(
         _MERGED, time=Cost(0.5), gpus="cluster", seconds=_pca_seconds, disk=_components_bytes
     ),
-    "base": replace(_MERGED, time=Cost(0.3, us_per_cell=1), threads=1, serial=True),
     "atlas": replace(_MERGED, time=Cost(0.3, us_per_cell=1), threads=1, serial=True),
     "merge_by_gene": RuleCost(  # links, a table of genes and plates, and copies of small plates
         Cost(0.5),
@@ -328,20 +344,29 @@ COSTS = {
     ),
     "harmony": RuleCost(
         Cost(1),
-        seconds=lambda job, _: job.of.harmony_seconds(job.size.cells),
+        Cost(2, us_per_cell=HARMONY_GPU_US),
+        gpus="one",
+        seconds=lambda job, s: s or job.of.harmony_seconds(job.size.cells),
         threads=lambda job: job.of.all_cells_threads,
         extra_mb=lambda job: job.of.harmony_mb(job.size.cells, streamed=True),
+        gpu_mb=lambda job: job.of.harmony_mb(job.size.cells) + GPU_HARMONY_BYTES / 1e6,
         # With two temporary files of the same size.
         disk=lambda job: 3 * job.size.cells * job.of.harmony_comps * 4,
     ),
-    # Cells of the sample; the first one reads the atlas. [3]; subset, one thread: [5]; GPU and
-    # embedding, eight threads: [7].
-    "subset": replace(
-        _SAMPLE,
-        time=Cost(0.6, us_per_cell=1.3),
-        size=None,
-        seconds=lambda job, seconds: seconds + 1e-6 * US_PER_SAMPLED_CELL * job.of.subset_cells,
+    "latent": RuleCost(
+        Cost(0.5, us_per_cell=3),
+        threads=1,
         serial=True,
+        blocks=False,
+        extra_mb=_latent_mb,
+        disk=_components_bytes,
+    ),
+    # Cells of the sample; the first one reads the components of all. [3]; GPU: [7]; subset and
+    # embedding, without X: ``mapway-2026-11-29``.
+    "subset": RuleCost(
+        Cost(0.3, us_per_cell=0.3),
+        threads=lambda job: job.of.all_cells_threads,
+        blocks=False,
         extra_mb=_subset_mb,
     ),
     "neighbors": replace(
@@ -364,7 +389,10 @@ COSTS = {
         threads=lambda job: 1 if job.of.has_igraph_clusters else 8,  # igraph has one
     ),
     "embedding": replace(
-        _SAMPLE, time=Cost(0.5, us_per_cell=9.6), threads=lambda job: _sample_threads(job, 1, 8)
+        _SAMPLE,
+        time=Cost(0.5, us_per_cell=12),
+        seconds=lambda job, seconds: seconds + 1e-6 * US_PER_CELL_READ * job.of.atlas.cells,
+        threads=lambda job: _sample_threads(job, 1, 8),
     ),
     "integrate": replace(  # as neighbors, umap and leiden, with Harmony
         _ON_GPU,
@@ -377,7 +405,13 @@ COSTS = {
     ),
     # Per cell of the atlas: [5].
     "report": replace(
-        _SAMPLE, time=Cost(3, us_per_cell=1.3), size=None, plate_s=PLATE_S, threads=1
+        _SAMPLE,
+        time=Cost(3, us_per_cell=0.6),
+        size=None,
+        plate_s=PLATE_S,
+        # Figures at a time. Of a small atlas few: on two cores the page is made beside them.
+        threads=lambda job: 8 if not job.of.is_small_atlas else 4 if (job.of.cores or 1) > 3 else 1,
+        extra_mb=lambda job: job.of.sample_mb + 150 * job.threads,  # pixels, and 2**18 cells
     ),
     # The page: [8]; genes that the atlas lacks: as select_genes.
     "explore": RuleCost(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -109,13 +110,24 @@ def _is_complete(path: Path, *, in_store: bool) -> bool:
     if in_store:
         _read_node(path)
     elif path.suffix == ".h5ad":
-        from scatlas.workflow.sample import read_all
-
-        read_all(path)
+        _read_file(path)
     else:
         data = path.read_bytes().rstrip()
         return bool(data) and data.endswith(_LAST_BYTES.get(path.suffix, b""))
     return True
+
+
+def _read_file(path: Path) -> None:
+    import h5py
+
+    from scatlas.io.files.hdf5_writing import decode
+
+    def read(_: str, node: h5py.Dataset | h5py.Group) -> None:
+        if isinstance(node, h5py.Dataset) and node.chunks and node.size:
+            deque(decode(node), maxlen=0)
+
+    with h5py.File(path, "r") as file:
+        file.visititems(read)
 
 
 def _read_node(path: Path) -> None:

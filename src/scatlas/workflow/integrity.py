@@ -1,8 +1,8 @@
 """Comparison of the outputs of earlier steps with the files that the steps have written.
 
 Snakemake checks one file per store, and ignores a missing output while all later outputs exist. It
-misses a store that lost or changed another of its files, a failed step, and a lost ``umap.h5ad`` if
-the target is the atlas alone. Therefore the workflow compares sizes and times with those in the run
+misses a store that lost or changed another of its files, a failed step, and a lost result on which
+another one depends. Therefore the workflow compares sizes and times with those in the run
 records (:func:`run_record`), and the digest of a file whose time has changed.
 """
 

@@ -15,10 +15,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import h5py
 import numpy as np
 import pandas as pd
-from anndata.io import read_elem
 
 from scatlas.columns import MAX_NUMBERS
 from scatlas.errors import InputError
@@ -26,7 +24,7 @@ from scatlas.io.files.local_zarr import open_store
 from scatlas.io.tables.column import Column
 from scatlas.io.zarr_writer.node_metadata import is_storable
 from scatlas.workflow.config.plate_sheet import WRITTEN_COLUMNS
-from scatlas.workflow.sample import ATLAS_ROW
+from scatlas.workflow.sample import read_column, rows_of_sample
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -157,13 +155,10 @@ class Clusters:
 
     @classmethod
     def read(cls, cell_map: Path | None, subset: Path, leiden: Path) -> Clusters:
-        """Read those of ``map.zarr``, if there is one, or of the files of the sample."""
-        if cell_map is not None:
-            column = Column.open(cell_map, open_store(cell_map)["obs"], BY)
-            return cls([*map(str, column.categories)], column.values(0, column.n_rows), None)
-        with h5py.File(subset) as sample, h5py.File(leiden) as file:
-            values = read_elem(file[f"obs/{BY}"])
-            return cls([*values.categories], values.codes, sample["obs"][ATLAS_ROW][:])
+        """Read those of ``map.zarr``, if there is one, or of the stores of the sample."""
+        values = read_column(cell_map or leiden, BY)
+        rows = None if cell_map else rows_of_sample(subset)
+        return cls([*map(str, values.categories)], values.codes, rows)
 
     def of_cells(self, n_cells: int) -> NDArray[np.int64]:
         """Number of the cluster of each cell of the atlas, -1 for none."""

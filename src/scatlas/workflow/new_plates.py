@@ -106,6 +106,11 @@ def load_new_plates(given: Mapping[str, Any], atlas: FinishedAtlas) -> Config:
         )
     settings = {k: v for k, v in atlas.config.items() if k not in _NOT_FOR_NEW_PLATES}
     made_with = load(settings)
+    if made_with.map.use:
+        raise ConfigError(
+            f"atlas: the map of {atlas.path} is of obsm[{made_with.map.use_rep!r}] from another "
+            "method (map.use), which new plates lack: build the atlas again with the new plates"
+        )
     for key in Config.model_fields:
         if key in OWN_KEYS or key not in given:
             continue

@@ -32,7 +32,7 @@ MAP_KEYS = ("subset", "neighbors", "umap", "leiden", "map")
 CONTENT_FACTS = ("n_cells", "n_genes", "n_values", "total_counts", "max_count", "values_digest")
 PLATE_STEPS = ("load", "qc_filter", "normalize", "hvg", "select_genes")
 ATLAS_STEPS = ("consensus", "concat_on_disk", "pca")
-MAP_STEPS = ("subset", "neighbors", "umap", "leiden", "embedding", "map")
+MAP_STEPS = ("subset", "neighbors", "umap", "leiden", "map")
 
 
 def plate_rows(config: Config, plates: Sequence[Plate]) -> list[dict[str, Any]]:
@@ -81,6 +81,8 @@ def record(settings_json: str, manifests: Path) -> dict[str, Any]:
         plate_steps.append("doublets")
     if "integrate" in decided["config"]:
         atlas_steps.append("harmony")
+    if decided["config"].get("map", {}).get("use"):
+        atlas_steps.append("latent")
     if "map" in decided["config"]:
         atlas_steps += MAP_STEPS
     records = dict(_run_records(manifests, names, plate_steps, atlas_steps))

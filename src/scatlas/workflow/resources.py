@@ -69,6 +69,9 @@ MAX_THREADS_SIDE_BY_SIDE = 6
 SMALL_PLATE_VALUES = 1e8
 SMALL_PLATE_MINUTES = 3
 SMALL_ATLAS_VALUES = 1e9
+# Jobs of `group_sums`, at least, if there are as many plates: they keep the cores busy, and a plate
+# whose cells have other labels sums few others again.
+N_BATCHES = 8
 
 # Rules that write stores. Snakemake guesses the disk of all others.
 STORE_RULES = {rule for rule, cost in COSTS.items() if cost.disk}
@@ -89,7 +92,7 @@ class Estimates:
         cores: int | None = None,
     ) -> None:
         self.config: Config = config
-        self._cores = cores
+        self.cores: int | None = cores
         self._jobs_per_gpu, self._gpu_bytes = jobs_per_gpu, gpu_bytes
         given = config.compute.block_budget
         self.budget: int | None = None if given == "auto" else parse_bytes(given)
@@ -175,6 +178,26 @@ class Estimates:
     def is_small(self, plate: str) -> bool:
         """Whether the steps of a plate take about as long as the start of a process, or of CUDA."""
         return self.plate(plate).values <= SMALL_PLATE_VALUES
+
+    @cached_property
+    def first_of_batch(self) -> dict[str, str]:
+        """By plate, the first of those whose sums by group share a job: neighbours in the plate
+        sheet, an eighth of all plates at most, with the values of a small plate together.
+        """
+        found: dict[str, str] = {}
+        batch: list[str] = []
+        most = ceil(self.n_plates / N_BATCHES)
+        for plate in self._plates:
+            values = sum(self.plate(name).values for name in [*batch, plate])
+            if len(batch) == most or values > SMALL_PLATE_VALUES:
+                batch = []
+            batch.append(plate)
+            found[plate] = batch[0]
+        return found
+
+    def batch_size(self, first: str) -> Size:
+        """Size of the plates that share a job with this one, the first of them."""
+        return total(self.plate(name) for name, of in self.first_of_batch.items() if of == first)
 
     @property
     def is_small_atlas(self) -> bool:
@@ -340,7 +363,7 @@ class Estimates:
         values = self.plate(plate).values if plate else self.atlas.values * SELECTED_SHARE
         gpu, beside = self.gpus(rule, plate) > 0, bool(plate) and self.n_plates > 1
         # On a cluster a node often has eight cores per GPU; beside `hvg` other plates are loaded.
-        few = gpu and (self._cores is None or rule == "hvg")
+        few = gpu and (self.cores is None or rule == "hvg")
         threads = block_threads(self.budget, values, gpu=few)
         if self._jobs_per_gpu > 1 and self._cluster_gpus == 1:
             shares_cores = beside
@@ -349,9 +372,9 @@ class Estimates:
         if not shares_cores:
             return threads
         if not gpu:
-            most = threads_side_by_side(self.n_plates, self._cores)
+            most = threads_side_by_side(self.n_plates, self.cores)
         elif rule == "select_genes":  # all plates are loaded, so that only jobs on the GPU run
-            per_job = (self._cores or 0) // self._jobs_per_gpu
+            per_job = (self.cores or 0) // self._jobs_per_gpu
             most = min(max(per_job, THREADS_SIDE_BY_SIDE), GPU_THREADS)
         else:
             most = THREADS_SIDE_BY_SIDE

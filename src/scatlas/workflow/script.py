@@ -161,7 +161,7 @@ def recorded_run(
         record = {
             "versions": versions(),
             "seconds": seconds,
-            "processor_seconds": round(time.process_time(), 3),
+            "processor_seconds": round(time.process_time() + sum(os.times()[2:4]), 3),  # children's
             "peak_memory_bytes": peak,
             "threads": args.threads,
             **device_record,
@@ -402,6 +402,17 @@ def add_labels(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_obsm(parser: argparse.ArgumentParser) -> None:
+    """Add the option with components that the map is of, if they are not those of pca."""
+    parser.add_argument(
+        "--obsm",
+        nargs="+",
+        default=[],
+        metavar="NAME=PATH",
+        help="further components of all cells: harmony.zarr or latent.zarr",
+    )
+
+
 def plate_paths(values: list[str]) -> dict[str, Path]:
-    """Paths by plate from ``PLATE=PATH`` options, in their order."""
+    """Paths by plate, or another name, from ``PLATE=PATH`` options, in their order."""
     return {plate: Path(path) for plate, _, path in (value.partition("=") for value in values)}

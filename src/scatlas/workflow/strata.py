@@ -32,6 +32,8 @@ def choose_cells(
     first ``min_cells`` of each stratum, if given. Memory beyond ``strata`` grows with the sample.
     """
     rng = np.random.default_rng(seed)
+    if wanted == n_cells:
+        return np.arange(n_cells)
     if strata is None:
         return np.sort(rng.choice(n_cells, size=wanted, replace=False))
     n_strata = int(strata.max(initial=-1)) + 1

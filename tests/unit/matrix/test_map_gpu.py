@@ -23,6 +23,7 @@ import pytest
 import scipy.sparse as sp
 
 from scatlas import blocks, tl
+from scatlas.io.products.embeddings import write_embedding, write_parts
 from scatlas.kernels.graphs import (
     communities_cpu,
     edges_cpu,
@@ -30,7 +31,7 @@ from scatlas.kernels.graphs import (
     nearest_cpu,
     umap_cpu,
 )
-from scatlas.matrix import inverted_lists, list_rules, projection
+from scatlas.matrix import communities, inverted_lists, list_rules, projection
 from scatlas.matrix.reference_map import Sample, map_cells
 from scatlas.pp import neighbors
 from scatlas.tl import _leiden
@@ -175,6 +176,10 @@ def scores_to(x: Any, n_dims: Any, n: Any, rows: Any, n_rows: Any, cosine: Any, 
         out[i] = nearest_cpu.scores_to(cells, row)
 
 
+def spread(indptr: Any, groups: Any, n: Any, out: Any) -> None:
+    out[:] = np.repeat(groups, np.diff(indptr))
+
+
 def as_numpy(x: Any) -> Any:
     """NumPy arrays of the stand-in's, which share their memory."""
     if isinstance(x, tuple):
@@ -237,7 +242,7 @@ REPLACED: dict[str, dict[str, Any]] = {
         )
     },
 }
-KERNELS = (find_nearest, compare_all, add_by_label, inverse_lengths, scores_to)
+KERNELS = (find_nearest, compare_all, add_by_label, inverse_lengths, scores_to, spread)
 
 
 def kernel(_file: str, name: str, *_: Any) -> Any:
@@ -333,7 +338,16 @@ def test_lists_and_neighbours_are_the_cpus(gpu, monkeypatch, metric, dtype):
 def test_public_functions_are_the_cpus(gpu, monkeypatch, caplog):
     caplog.set_level("INFO")
     monkeypatch.setattr("scatlas.tl._spectral.FAST_BELOW", 100)
-    monkeypatch.setattr("scatlas.matrix.communities._SWEEP_UP_TO", 50)
+    monkeypatch.setattr(communities, "_SWEEP_UP_TO", 50)
+    # NumPy's bincount of a stand-in is an array of the CPU.
+    plain = communities._sums
+    monkeypatch.setattr(
+        communities,
+        "_sums",
+        lambda values, *rest: (on_gpu if isinstance(values, OnGpu) else np.asarray)(
+            plain(values, *rest)
+        ),
+    )
     x = points(400)
     found = []
     for cells in (x, on_gpu(x)):
@@ -446,10 +460,10 @@ class Spy:
 
 
 def test_a_missing_gpu_is_an_error(tmp_path):
-    adata = ad.AnnData(np.zeros((40, 51), np.float32))
-    adata.obsm["X_pca"] = points(40)
-    adata.write_h5ad(tmp_path / "subset.h5ad")
-    paths = {"subset": "subset.h5ad", "neighbors": "new.h5ad", "manifest": "new.json"}
+    write_embedding(tmp_path / "pca.zarr", "X_pca", points(40).astype(np.float32))
+    write_parts(tmp_path / "subset.zarr", obs={"atlas_row": np.arange(40)})
+    paths = {"subset": "subset.zarr", "neighbors": "new.zarr", "manifest": "new.json"}
+    paths["components"] = "pca.zarr"
     options = [text for name, path in paths.items() for text in (f"--{name}", tmp_path / path)]
     done = subprocess.run(
         [sys.executable, ROOT / "scripts" / "neighbors.py", *options, "--backend", "gpu"],
@@ -457,4 +471,4 @@ def test_a_missing_gpu_is_an_error(tmp_path):
     )  # fmt: skip
     assert done.returncode == 1
     assert "error: backend: gpu cannot be used" in done.stderr
-    assert not (tmp_path / "new.h5ad").exists()
+    assert not (tmp_path / "new.zarr").exists()

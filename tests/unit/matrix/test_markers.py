@@ -14,6 +14,7 @@ from scipy import sparse
 import scatlas as sa
 from scatlas.compute.threads import use_threads
 from scatlas.errors import InputError
+from scatlas.io.files.hdf5_writing import create_hdf5
 from scatlas.io.products.group_sums import read_groups, write_group_sums
 from scatlas.matrix.markers import COLUMNS, merge_plates, rank_markers, sum_plate
 
@@ -51,8 +52,9 @@ def write_sums(folder: Path, plates: dict[str, ad.AnnData], rows: int = 37) -> d
     for name, plate in plates.items():
         x = da.from_array(plate.X, chunks=(rows, N_GENES), asarray=False)
         found = sum_plate(x, plate.obs, plate.var_names)
-        paths[name] = folder / f"{name}.h5ad"
-        write_group_sums(paths[name], found)
+        paths[name] = folder / f"{name}.h5"
+        with create_hdf5(paths[name]) as file:
+            write_group_sums(file, name, found)
     return paths
 
 
@@ -111,7 +113,7 @@ def test_a_plate_without_labels_adds_no_group(sums: dict[str, Path], tmp_path: P
     plate.obs["line"] = pd.Categorical([None] * plate.n_obs)
     plate.obs["plate"] = pd.Categorical([None] * plate.n_obs)
     paths = write_sums(tmp_path, {"p3": plate})
-    assert len(read_groups(paths["p3"])[0]) == 0
+    assert len(read_groups(paths["p3"], "p3", {})[0]) == 0
     two = {name: sums[name] for name in ("p1", "p2")}
     expected, found = (rank_markers(merge_plates(each), 5) for each in (two, two | paths))
     pd.testing.assert_frame_equal(found.table, expected.table)

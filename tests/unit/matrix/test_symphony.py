@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from scatlas.matrix import harmony_rounds
+from scatlas.matrix import harmony_rows
 from scatlas.matrix.symphony import MixedClusters
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def test_no_bit_depends_on_parts_or_on_where_the_cells_wait(
 ):
     clusters = clusters_of(SHARES)
     wanted = np.concatenate([*clusters.mix([NEW], BATCHES, tmp_path)])
-    monkeypatch.setattr(harmony_rounds, "HARMONY_CELLS_IN_MEMORY", 10)
+    monkeypatch.setattr(harmony_rows, "HARMONY_CELLS_IN_MEMORY", 10)
     found = np.concatenate([*clusters.mix(np.array_split(NEW, 7), BATCHES, tmp_path)])
     np.testing.assert_array_equal(found, wanted)
     assert not [*tmp_path.iterdir()]

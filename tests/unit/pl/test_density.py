@@ -32,14 +32,19 @@ def test_each_cell_is_in_one_pixel_whatever_is_read_at_once(
     def ones(codes: np.ndarray) -> np.ndarray:
         return np.stack([np.ones(codes.size), codes], axis=1)
 
-    whole = _density.count_pixels(reader(xy, codes), N, ones)
+    def count() -> tuple[_density.Survey, _density.Pixels]:
+        read = reader(xy, codes)
+        seen = _density.survey(read, N, 0)
+        return seen, _density.count_pixels(read, N, seen, ones)
+
+    seen, whole = count()
     monkeypatch.setattr(_density, "_CELLS_AT_ONCE", 77)
-    parts = _density.count_pixels(reader(xy, codes), N, ones)
+    seen_in_parts, parts = count()
     assert whole.counts.sum() == N
     np.testing.assert_array_equal(whole.sums[..., 0], whole.counts)
     assert whole.sums[..., 1].sum() == codes.sum()
-    for name in ("counts", "sums", "box"):
-        np.testing.assert_array_equal(getattr(parts, name), getattr(whole, name))
+    for one, other in zip([*seen, *whole], [*seen_in_parts, *parts], strict=True):
+        np.testing.assert_array_equal(one, other)
     # The lowest and leftmost cell is in the picture, in the lower half.
     row, column = np.argwhere(whole.counts)[0]
     assert row < _density.PIXELS / 2
@@ -85,9 +90,12 @@ def test_every_so_many_cells_are_sampled(
     xy, codes = cells
     monkeypatch.setattr(_density, "_SAMPLED", 700)
     monkeypatch.setattr(_density, "_CELLS_AT_ONCE", 333)
-    found = _density._sample(reader(xy, codes), N, 0)
-    np.testing.assert_array_equal(found[1], codes[::8])
-    np.testing.assert_array_equal(found[0], xy[::8])
+    read = reader(xy, codes)
+    found = _density.count_pixels(
+        read, N, _density.survey(read, N, 0), lambda codes: codes[:, None] * 1.0
+    )
+    np.testing.assert_array_equal(found.values, codes[::8])
+    np.testing.assert_array_equal(found.xy, xy[::8])
 
 
 def test_rare_categories_have_their_marks(monkeypatch: pytest.MonkeyPatch) -> None:

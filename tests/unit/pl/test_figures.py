@@ -21,6 +21,7 @@ import scatlas as sa
 from scatlas import pl
 from scatlas.errors import InputError
 from scatlas.pl._cell_values import categories
+from scatlas.pl._qc import Counted
 from scatlas.pl._style import colours, short_names
 from scatlas.pl._umap import _label_positions, _push_apart
 from tests.unit.test_names import LABELS
@@ -680,3 +681,20 @@ def test_effects_show_the_strongest_conditions_and_their_genes(tmp_path) -> None
     for draw in (pl.effect_strength, pl.volcano, pl.dose_response):
         with pytest.raises(InputError, match="to draw"):
             draw(table.iloc[:0])
+
+
+@pytest.mark.parametrize("numbers", [
+    np.random.default_rng(0).poisson(3, 1000),
+    np.random.default_rng(1).random(77),
+    np.array([5, 2**40, 2**40 + 3]),
+    np.array([-2, 7]),
+    np.array([3.0, np.nan, 1.5, np.inf]),
+    np.array([4]),
+])  # fmt: skip
+def test_quantiles_of_counted_numbers_are_those_of_the_numbers(numbers: np.ndarray) -> None:
+    shares = (0, 0.05, 0.25, 0.5, 0.75, 0.99, 1)
+    known = numbers[np.isfinite(numbers)]
+    counted = Counted.tally(numbers)
+    np.testing.assert_array_equal(np.repeat(*counted), np.sort(known))
+    np.testing.assert_array_equal(counted.quantiles(shares), np.quantile(known, shares))
+    assert Counted.tally(numbers[:0]).quantiles(shares) == ()

@@ -17,6 +17,7 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from scatlas._version import __version__
+from scatlas.compute.threads import use_threads
 from scatlas.errors import InputError
 from scatlas.io.files.checksums import write_json
 from scatlas.workflow.report import Results, _tables
@@ -67,6 +68,29 @@ def test_page_is_complete_in_itself(run) -> None:
     names = [f"{f}.png" for f in FIGURES] + [f"umap/{m}.png" for m in MAPS]
     on_disk = {(folder / "figures" / name).read_bytes() for name in names}
     assert {base64.b64decode(image) for image in images} == on_disk
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_pictures_do_not_depend_on_how_many_are_drawn_side_by_side(
+    run, tmp_path: Path, n: int
+) -> None:
+    folder, results, facts = run
+    with use_threads(n):
+        assert make_report(tmp_path, results) == facts
+    for path in folder.rglob("figures/**/*.png"):
+        assert (tmp_path / path.relative_to(folder)).read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_picture_that_cannot_be_drawn_is_one_sentence(
+    tmp_path: Path, n: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise InputError("there is no plate to draw: give at least one")
+
+    with use_threads(n), pytest.raises(InputError, match="there is no plate to draw"):
+        _ = ReportWriter(CAPTIONS, tmp_path, tmp_path).picture("pca_scree", fail, "a curve").data
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("drawn", [True, False])

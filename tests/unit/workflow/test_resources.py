@@ -109,6 +109,21 @@ def test_plates_side_by_side_are_done_in_few_rounds(n_plates: int, cores: int, t
     assert shared.threads("pca") == (8 if cores is None else 16)
 
 
+def test_small_plates_that_are_neighbours_share_a_job():
+    """An eighth of all plates at most, with 1e8 values together; a large plate has its own."""
+    sizes = {f"p{i}": 1000 for i in range(17)} | {"p4": 10**9, "p8": 60_000, "p9": 10_000}
+    plates = [Plate(plate=name, path="a.h5ad", n_cells=n) for name, n in sizes.items()]
+    found = Estimates(load({}), plates)
+    batches: dict[str, list[str]] = {}
+    for name, first in found.first_of_batch.items():
+        batches.setdefault(first, []).append(name)
+    ends = [(0, 2), (3, 3), (4, 4), (5, 7), (8, 8), (9, 11), (12, 14), (15, 16)]
+    assert [*batches.values()] == [[f"p{i}" for i in range(a, b + 1)] for a, b in ends]
+    assert found.batch_size("p0") == Size(3000, 3000 * VALUES_PER_CELL)
+    alone = Estimates(load({}), plates[:8]).first_of_batch
+    assert all(name == first for name, first in alone.items())
+
+
 def test_clusters_by_igraph_leave_the_gpu_to_others():
     plates = [Plate(plate="a", path="a.h5ad", n_cells=3_000_000)]
     config = {"backend": "gpu", "subset": {"n_cells": 1_000_000}}
@@ -131,15 +146,14 @@ REQUESTS = {
         "concat_on_disk": (16, 3964, 16, 15961, 0),
         "pca": (16, 3964, 13, 24001, 0),
         "atlas": (1, 2812, 16, 0, 0),
-        "subset": (16, 35076, 290, 0, 0),
+        "subset": (16, 8000, 10, 0, 0),
         "neighbors": (16, 35076, 290, 0, 0),
         "umap": (8, 34052, 290, 0, 0),
         "leiden": (8, 34052, 290, 0, 0),
         "embedding": (8, 34052, 290, 0, 0),
-        "report": (1, 33924, 290, 0, 0),
+        "report": (8, 35252, 290, 0, 0),
         "consensus": (1, 900, None, 0, 0),
         "simulate": (1, 900, None, 0, 0),
-        "base": (1, 2812, 16, 0, 0),
         "map": (16, 35576, 30, 360, 0),
         "cell_groups": (1, 2524, 14, 0, 0),
         "group_sums": (4, 5884, 58, 0, 0),
@@ -157,9 +171,9 @@ REQUESTS = {
         "pseudobulk": (38, 13924, 10, 0, 0),
         "merge_pseudobulk": (4, 5924, 16, 0, 0),
         "pca": (8, 12812, 16, 24001, 2),
-        "subset": (38, 38004, 290, 0, 0),
+        "subset": (16, 8080, 10, 0, 0),
         "neighbors": (8, 40924, 290, 0, 1),
-        "integrate": (4, 47632, 437, 0, 1),
+        "integrate": (4, 47632, 334, 0, 1),
         "map": (16, 41424, 13, 360, 1),
         "publish": (1, 900, 210, 0, 0),
     },
@@ -170,8 +184,8 @@ REQUESTS = {
         "select_genes": (4, 12988, 19, 7980, 0),
         "concat_on_disk": (16, 8284, 16, 15961, 0),
         "pca": (16, 8284, 46, 4000, 0),
-        "harmony": (16, 3757, 26, 4800, 0),
-        "subset": (16, 175084, 2015, 0, 0),
+        "harmony": (16, 3757, 14, 4800, 0),
+        "subset": (16, 9380, 10, 0, 0),
         "umap": (8, 174060, 2015, 0, 0),
         "integrate": (4, 173932, 2015, 0, 0),
         "group_sums": (4, 5884, 106, 0, 0),
@@ -327,6 +341,13 @@ def test_new_plates_request_what_the_reference_and_their_cells_need(tmp_path: Pa
     for rule in ("reference", "map_plate", "map_report", "extend"):
         assert estimates.gpus(rule) == 0
         assert estimates.runtime(rule, "first" if rule == "map_plate" else None, 4) >= 3
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(None, 1), (2, 1), (4, 4), (16, 4)])
+def test_figures_of_a_small_atlas_leave_a_core_to_the_page(cores: int | None, threads: int):
+    plates = [Plate(plate="a", path="x.h5ad", n_cells=5000)]
+    estimates = Estimates(load({}), plates, cores=cores)
+    assert estimates.threads("report") == threads
 
 
 def test_one_timer_at_a_time_lets_snakemake_look_for_jobs(monkeypatch: pytest.MonkeyPatch) -> None:

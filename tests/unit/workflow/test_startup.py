@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from scatlas.io import load_plate
+from scatlas.io import load_plate, write_embedding
+from scatlas.io.files.local_zarr import open_rows
+from scatlas.io.products.embeddings import write_parts
 
 ROOT = Path(__file__).parents[3]
 SCRIPTS = sorted(path.stem for path in (ROOT / "scripts").glob("*.py"))
@@ -124,17 +126,18 @@ def test_every_script_that_is_named_exists() -> None:
 def test_umap_runs_without_what_compiles_on_import(tmp_path: Path) -> None:
     """umap-learn and pynndescent take 7 s to import, and compile for as long again."""
     rng = np.random.default_rng(0)
-    adata = ad.AnnData(np.zeros((60, 1), np.float32), obsm={"X_pca": rng.normal(size=(60, 5))})
-    adata.obs["atlas_row"] = range(60)
-    adata.write_h5ad(tmp_path / "subset.h5ad")
+    x = rng.normal(size=(60, 5)).astype(np.float32)
+    write_embedding(tmp_path / "components.zarr", "X_pca", x)
+    write_parts(tmp_path / "subset.zarr", obs={"atlas_row": np.arange(60)})
     packages = set()
-    for names in (("subset", "neighbors"), ("subset", "neighbors", "umap")):
-        options = [text for name in names for text in (f"--{name}", str(tmp_path / f"{name}.h5ad"))]
+    given = ("components", "subset", "neighbors")
+    for names in (given, (*given, "umap")):
+        options = [text for name in names for text in (f"--{name}", str(tmp_path / f"{name}.zarr"))]
         script = str(ROOT / "scripts" / f"{names[-1]}.py")
         packages |= run(script, *options, "--manifest", str(tmp_path / "m.json"))[1]
     assert {"sklearn", "numba"} <= packages  # they did run
     assert packages & {"cupy", "distributed", "leidenalg", "pynndescent", "scanpy", "umap"} == set()
-    assert ad.read_h5ad(tmp_path / "umap.h5ad").obsm["X_umap"].shape == (60, 2)
+    assert open_rows(tmp_path / "umap.zarr", "obsm/X_umap").shape == (60, 2)
 
 
 def test_steps_on_tables_run_without_dask(tmp_path: Path) -> None:

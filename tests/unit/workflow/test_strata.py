@@ -13,7 +13,10 @@ import pytest
 from scipy import sparse
 
 from scatlas.errors import InputError
+from scatlas.io import write_embedding
+from scatlas.io.files.local_zarr import open_store
 from scatlas.workflow import strata as strata_module
+from scatlas.workflow.sample import components_of_sample, rows_of_sample
 from scatlas.workflow.strata import choose_cells, read_strata
 
 # Of zarr-python, about the stores that anndata writes.
@@ -122,17 +125,24 @@ def test_columns_that_cannot_be_strata(store: Path) -> None:
 
 def test_the_script_draws_by_strata(store: Path, tmp_path: Path) -> None:
     main = runpy.run_path(str(Path(__file__).parents[3] / "scripts/subset.py"))["main"]
-    out, manifest = tmp_path / "subset.h5ad", tmp_path / "subset.json"
+    out, manifest, pca = (tmp_path / name for name in ("subset.zarr", "subset.json", "pca.zarr"))
+    x = np.random.default_rng(0).random((8, 2)).astype(np.float32)
+    write_embedding(pca, "X_pca", x)
     subset = {"n_cells": 7, "by": ["plate", "line"], "min_cells": 1}
     options = ["--config", json.dumps({"subset": subset}), "--seed=5"]
-    files = [f"--atlas={store}", f"--subset={out}", f"--manifest={manifest}"]
+    files = [f"--pca={pca}", f"--merged={store}", f"--subset={out}", f"--manifest={manifest}"]
     main([*files, *options])
     codes = read_strata(store, ["plate", "line"], most=8)
     expected = choose_cells(8, 7, 5, strata=codes, min_cells=1)
-    assert ad.read_h5ad(out).obs_names.tolist() == [f"c{i}" for i in expected]
+    assert rows_of_sample(out).tolist() == expected.tolist()
+    np.testing.assert_array_equal(components_of_sample(out, pca, "X_pca"), x[expected])
     facts = json.loads(manifest.read_text())
     assert {key: facts[key] for key in ("n_cells", "n_cells_of_atlas", "n_strata")} == {
         "n_cells": 7,
         "n_cells_of_atlas": 8,
         "n_strata": 6,
     }
+    main([*files, "--config", json.dumps({"subset": {"by": ["plate"]}})])
+    assert rows_of_sample(out).tolist() == list(range(8))
+    assert "obsm/X_pca" not in open_store(out), "all cells are not written twice"
+    np.testing.assert_array_equal(components_of_sample(out, pca, "X_pca"), x)

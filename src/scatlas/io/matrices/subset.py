@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 # Offsets of rows to read at once.
 _OFFSETS = 2**20
+# Chunks that a thread reads at once, of an array that is read as a whole.
+_CHUNKS_AT_ONCE = 16
 
 
 def read_subset(
@@ -82,7 +84,7 @@ def read_subset(
         obs=_take_table(path, root["obs"], rows, obs),
         var=read_elem(as_zarr_python(root["var"])),
         obsm={
-            name: _take_dense(open_rows(path, f"obsm/{name}"), rows, piece)
+            name: take_rows(path, f"obsm/{name}", rows, piece=piece)
             for name in root["obsm"]
             if obsm is None or name in obsm
         },
@@ -153,18 +155,35 @@ def _offsets(indptr: StoredArray, rows: np.ndarray) -> tuple[np.ndarray, np.ndar
     return starts, ends
 
 
-def _take_dense(array: StoredArray, rows: np.ndarray, piece: int) -> np.ndarray:
-    out = np.empty((len(rows), *array.shape[1:]), array.dtype)
+def take_rows(
+    path: Path, key: str, rows: np.ndarray | None = None, *, piece: int | None = None
+) -> np.ndarray:
+    """Read rows, which ascend, or all of an array of numbers, by threads that hold ``piece``
+    values, or some chunks each.
+    """
+    array = open_rows(path, key)
+    n, chunk = array.shape[0], array.chunks[0]
+    out = np.empty((n if rows is None else len(rows), *array.shape[1:]), array.dtype)
     width = max(1, int(np.prod(array.shape[1:])))
 
     def take(span: slice) -> int:
+        if rows is None:
+            out[span] = array[span]
+            return 0
         first, last = np.searchsorted(rows, [span.start, span.stop])
         if first < last:
             out[first:last] = array[span][rows[first:last] - span.start]
         return int(last - first)
 
-    deque(_in_spans(take, array.shape[0], array.chunks[0], piece // width), maxlen=0)
+    most = piece // width if piece else _CHUNKS_AT_ONCE * n_cores() * chunk
+    deque(_in_spans(take, n, chunk, most), maxlen=0)
     return out
+
+
+def take_csr(path: Path, key: str) -> sparse.csr_matrix:
+    """Read a whole CSR matrix, by all threads."""
+    parts = tuple(take_rows(path, f"{key}/{name}") for name in ("data", "indices", "indptr"))
+    return sparse.csr_matrix(parts, shape=tuple(open_store(path)[key].attrs["shape"]))
 
 
 def _take_table(

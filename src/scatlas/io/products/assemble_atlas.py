@@ -13,7 +13,8 @@ from anndata.io import read_elem
 from scatlas._util.operating_system import link_or_copy
 from scatlas.errors import InputError
 from scatlas.io.files.atomic import atomic_path, work_folder
-from scatlas.io.files.local_zarr import open_with_zarr_python
+from scatlas.io.files.local_zarr import open_store, open_with_zarr_python
+from scatlas.io.matrices.subset import read_subset, take_rows
 from scatlas.io.products.concat_plates import concat_on_disk
 from scatlas.io.tables.column_writer import write_frame
 from scatlas.io.zarr_writer.elements import (
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import pandas as pd
+    from anndata import AnnData
 
     from scatlas.io.files.local_zarr import StoredArray, StoredGroup
 
@@ -85,7 +87,7 @@ def assemble(
         Store of :func:`scatlas.io.products.embeddings.write_map`, whose ``obsm``, ``obs`` and
         ``uns`` the atlas gets. Columns of ``merged`` with the same names are left out.
     labels
-        Store of :func:`scatlas.io.products.embeddings.write_columns` of these cells, whose ``obs``
+        Store of :func:`scatlas.io.products.embeddings.write_parts` of these cells, whose ``obs``
         the atlas gets.
     uns
         Further small elements of ``uns``.
@@ -102,19 +104,14 @@ def assemble(
     merged, pca = Path(merged), Path(pca)
     source = open_with_zarr_python(merged)
     found = open_with_zarr_python(pca)
-    facts = read_elem(source["var"])
     n_cells = source["X"].attrs["shape"][0]
+    facts = _gene_facts(merged, read_elem(source["var"]), var)
     _check(merged, pca, n_cells, facts.index, found)
     for name, store in (obsm or {}).items():
         _check_cells(merged, Path(store), n_cells, open_with_zarr_python(store)[name])
     if cell_map is not None:
         mapped = open_with_zarr_python(cell_map)["obsm/X_umap"]
         _check_cells(merged, Path(cell_map), n_cells, mapped)
-    missing = facts.index.difference(var.index)
-    if len(missing):
-        raise InputError(f"{merged}: gene {missing[0]!r} is not in the table of consensus genes")
-    facts = facts.drop(columns=facts.columns.intersection(var.columns))
-    facts = facts.join(var.loc[facts.index])
 
     with atomic_path(out) as partial:
         place(merged, partial, {"X": "X", "obs": "obs"})
@@ -132,6 +129,37 @@ def assemble(
             write_elem(notes, name, elem)
         finish_store(partial)
     return {"n_cells": n_cells, "n_genes": len(facts), "n_comps": found["PCs"].shape[1]}
+
+
+def read_sample(
+    merged: Path,
+    pca: Path,
+    rows: np.ndarray,
+    *,
+    var: pd.DataFrame,
+    obsm: Mapping[str, Path],
+    block_budget: int,
+) -> AnnData:
+    """Read cells of the atlas that :func:`assemble` makes of the same stores, without its map."""
+    adata = read_subset(merged, rows, block_budget=block_budget)
+    found = open_with_zarr_python(pca)
+    _check(merged, pca, open_store(merged)["X"].attrs["shape"][0], adata.var_names, found)
+    adata.var = _gene_facts(merged, adata.var, var)
+    adata.varm["PCs"] = read_elem(found["PCs"])
+    adata.uns["pca"] = {k: read_elem(found[k]) for k in ("params", "variance", "variance_ratio")}
+    for name, store in {"X_pca": pca, **obsm}.items():
+        adata.obsm[name] = take_rows(store, name, rows)
+        if "uns" in open_store(store):
+            adata.uns.update(read_elem(open_with_zarr_python(store)["uns"]))
+    return adata
+
+
+def _gene_facts(merged: Path, facts: pd.DataFrame, var: pd.DataFrame) -> pd.DataFrame:
+    """Facts about the genes of a store, and those of ``var``, which come first."""
+    missing = facts.index.difference(var.index)
+    if len(missing):
+        raise InputError(f"{merged}: gene {missing[0]!r} is not in the table of consensus genes")
+    return facts.drop(columns=facts.columns.intersection(var.columns)).join(var.loc[facts.index])
 
 
 def _place_map(cell_map: Path, atlas: Path) -> None:

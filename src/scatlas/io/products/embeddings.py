@@ -1,4 +1,6 @@
-"""Stores of cells' coordinates: ``pca.zarr``, ``harmony.zarr``, ``map.zarr`` with the clusters."""
+"""Stores of cells' coordinates: ``pca.zarr``, ``harmony.zarr``, ``map.zarr`` with the clusters; and
+what the steps of the map hand on.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import pandas as pd
 
+from scatlas import blocks
+from scatlas.compute.threads import n_cores
 from scatlas.io.files.atomic import atomic_path
 from scatlas.io.files.local_zarr import open_rows
 from scatlas.io.tables.column_writer import ColumnWriter, Target
 from scatlas.io.zarr_writer.elements import (
     ARRAY,
+    CSR,
     DICT,
     STRING_ARRAY,
     consolidate,
@@ -25,18 +30,27 @@ from scatlas.io.zarr_writer.elements import (
     write_elem,
     write_params,
 )
-from scatlas.io.zarr_writer.sharded_array import ShardedArray, encoding_pool
+from scatlas.io.zarr_writer.sharded_array import (
+    DENSE_CODEC,
+    RAW_CODEC,
+    ShardedArray,
+    encoding_pool,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from concurrent.futures import ThreadPoolExecutor
+
+    from scipy import sparse
 
 _VALUES_AT_ONCE = 2**24
+_READERS = 4  # ahead of the user of the blocks
 
 
 class _Rows(Protocol):
     @property
     def shape(self) -> tuple[int, ...]: ...
-    def __getitem__(self, rows: slice, /) -> np.ndarray: ...
+    def __getitem__(self, rows: slice, /) -> Any: ...
 
 
 class _Components(Protocol):
@@ -93,12 +107,7 @@ def write_pca(
                 raise ValueError(f"{cells.n_rows} cells were projected, {n_cells} are due")
         create_group(partial, DICT)
         for name in ("PCs", "mean", "variance", "variance_ratio"):
-            values = np.asarray(getattr(components, name))
-            row = values.shape[1:]
-            with ShardedArray(
-                partial / name, values.dtype, pool, row_shape=row, attributes=ARRAY
-            ) as array:
-                array.append(values)
+            _write_array(partial / name, np.asarray(getattr(components, name)), pool)
         with ShardedArray(partial / "genes", object, pool, attributes=STRING_ARRAY) as array:
             array.append(np.asarray(genes, dtype=object))
         write_params(partial / "params", params)
@@ -125,7 +134,7 @@ def write_embedding(
     name
         What ``obsm`` will call it.
     x
-        float32 [cells, dimensions]: an array, or what gives one for a slice of cells.
+        float32 [cells, dimensions]: an array, here or on a GPU, or what gives one for a slice.
     tables, params
         Small arrays and texts, by name.
     """
@@ -134,7 +143,7 @@ def write_embedding(
     with atomic_path(path) as partial, encoding_pool() as pool:
         with coordinates(partial / name, width, pool) as cells:
             for first in range(0, n_cells, rows):
-                cells.append(x[first : first + rows], copy=False)
+                cells.append(blocks.on_host(x[first : first + rows]), copy=False)
         create_group(partial, DICT)
         if tables:
             folder = partial / "uns" / name
@@ -142,11 +151,7 @@ def write_embedding(
                 create_group(group, DICT)
             write_params(folder / "params", params or {})
             for key, table in tables.items():
-                row = table.shape[1:]
-                with ShardedArray(
-                    folder / key, table.dtype, pool, row_shape=row, attributes=ARRAY
-                ) as array:
-                    array.append(np.ascontiguousarray(table))
+                _write_array(folder / key, table, pool)
         consolidate(partial)
 
 
@@ -159,30 +164,59 @@ def component_blocks(
     array = open_rows(Path(path), "X_pca")
     n_cells, width = array.shape
     rows = max(1, _VALUES_AT_ONCE // width // array.chunks[0]) * array.chunks[0]
-    for first in range(0, n_cells, rows):
-        yield first, array[first : first + rows][:, : width if n_comps is None else n_comps]
+    starts = range(0, n_cells, rows)
+
+    def read(part: int) -> tuple[int, np.ndarray]:
+        first = starts[part]
+        return first, array[first : first + rows][:, : width if n_comps is None else n_comps]
+
+    yield from blocks.map_in_order(read, len(starts), workers=min(_READERS, n_cores()))
 
 
-def write_columns(
+def write_parts(
     path: Path | str,
-    columns: Mapping[str, pd.Categorical | np.ndarray],
-    attributes: Mapping[str, Any],
+    *,
+    obs: Mapping[str, pd.Categorical | np.ndarray] | None = None,
+    obsm: Mapping[str, np.ndarray] | None = None,
+    obsp: Mapping[str, sparse.csr_matrix] | None = None,
+    uns: Mapping[str, Any] | None = None,
+    attributes: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write obs columns of all cells, categories or real numbers, as a mapping in AnnData's
-    encoding with further attributes; atomic.
+    """Write parts of an AnnData, as a mapping in its encoding with further attributes; atomic.
+    ``obsm`` and ``obsp``, for the next step, are not compressed, and must not change meanwhile.
     """
     with atomic_path(path) as partial, encoding_pool() as pool:
-        create_group(partial, {**DICT, **attributes})
-        create_group(partial / "obs", DICT)
-        for name, values in columns.items():
-            small = values.dtype == np.float32
-            target, codes = Target("number", np.dtype(np.float32 if small else np.float64)), values
+        create_group(partial, {**DICT, **(attributes or {})})
+        for name, elements in {"obs": obs, "obsm": obsm, "obsp": obsp}.items():
+            if elements is not None:
+                create_group(partial / name, DICT)
+        for name, values in (obs or {}).items():
+            target, codes = Target("number", values.dtype), values
             if isinstance(values, pd.Categorical):
                 target = Target.categorical(np.asarray(values.categories, dtype=object))
                 codes = values.codes
             with ColumnWriter(partial / "obs" / name, target, pool) as column:
                 column.append(codes.astype(target.dtype))
+        for name, values in (obsm or {}).items():
+            _write_array(partial / "obsm" / name, values, pool, raw=True)
+        for name, matrix in (obsp or {}).items():
+            folder = partial / "obsp" / name
+            create_group(folder, {**CSR, "shape": list(matrix.shape)})
+            for part in ("data", "indices", "indptr"):
+                _write_array(folder / part, getattr(matrix, part), pool, raw=True)
+        if uns:
+            write_elem(open_group_to_write(partial), "uns", dict(uns))
         consolidate(partial)
+
+
+def _write_array(
+    path: Path, values: np.ndarray, pool: ThreadPoolExecutor, *, raw: bool = False
+) -> None:
+    compression, row = RAW_CODEC if raw else DENSE_CODEC, values.shape[1:]
+    with ShardedArray(
+        path, values.dtype, pool, compression=compression, row_shape=row, attributes=ARRAY
+    ) as array:
+        array.append(np.ascontiguousarray(values), copy=False)
 
 
 def write_map(

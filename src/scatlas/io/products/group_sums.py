@@ -1,11 +1,10 @@
-"""Sums by group as h5ad: of log-normalised values of a plate, and of counts of several plates."""
+"""Sums by group in HDF5: of log-normalised values by plate, and of counts of several plates."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import anndata as ad
 import h5py
 import numpy as np
 import pandas as pd
@@ -16,7 +15,8 @@ from scipy import sparse
 from scatlas import blocks
 from scatlas.columns import among_genes, common_genes
 from scatlas.io.files.atomic import atomic_path, work_folder
-from scatlas.io.files.hdf5_writing import create_hdf5, write_element, write_h5ad
+from scatlas.io.files.checksums import text_digest
+from scatlas.io.files.hdf5_writing import create_hdf5, write_element
 from scatlas.io.files.read_errors import reading
 from scatlas.io.matrices.csr_writer import CsrWriter, index_dtype
 from scatlas.io.matrices.lazy import read_matrix
@@ -151,28 +151,42 @@ class GroupSums(NamedTuple):
     plate_wise: tuple[str, ...] = ()  # columns with one value on each plate, and several in all
 
 
-def write_group_sums(path: Path | str, found: GroupSums) -> None:
-    """Write sums of real numbers as an AnnData [groups x genes] with a layer for each; atomic."""
+def write_group_sums(file: h5py.File, plate: str, found: GroupSums) -> None:
+    """Write a plate's sums of real numbers: obs, and ``layers`` with an array for each. The names
+    of equal genes are written once: they take as long as the sums.
+    """
     layers = {name: getattr(found.sums, name) for name in _LAYERS}
     obs = found.groups.astype({"by": "category", "group": "category"})
     obs.index = obs.index.astype(str)
-    adata = ad.AnnData(layers=layers, obs=obs, var=pd.DataFrame(index=found.genes.astype(str)))
-    with atomic_path(path) as partial:
-        write_h5ad(partial, adata)
+    write_element(file.require_group("plates"), plate, {"obs": obs, "layers": layers})
+    names = found.genes.to_numpy(str)
+    file[f"plates/{plate}"].attrs["genes"] = digest = text_digest(names.tobytes())
+    if digest not in file.require_group("genes"):
+        write_element(file["genes"], digest, names.astype(object))
 
 
-def read_groups(path: Path | str) -> tuple[pd.DataFrame, pd.Index]:
-    """Groups and genes of such a file, without the sums."""
+def read_groups(
+    path: Path | str, plate: str, known: dict[str, pd.Index]
+) -> tuple[pd.DataFrame, pd.Index]:
+    """Groups and genes of a plate in such a file, without the sums; ``known`` keeps the names of
+    genes by their digest for the next plates.
+    """
     with reading(str(path), "sums by group"), h5py.File(path) as file:
-        groups, genes = read_elem(file["obs"]), read_elem(file["var"]).index
+        of_plate = file[f"plates/{plate}"]
+        groups, genes = read_elem(of_plate["obs"]), of_plate.attrs["genes"]
+        if genes not in known:
+            known[genes] = pd.Index(read_elem(file[f"genes/{genes}"]))
     text = {name: groups[name].astype(str) for name in ("by", "group")}
-    return groups.assign(**text), genes
+    return groups.assign(**text), known[genes]
 
 
-def add_group_sums(path: Path | str, rows: np.ndarray, genes: np.ndarray, total: Sums) -> None:
-    """Add a file's sums to rows of ``total``, in place; ``genes`` are positions in it, or -1."""
+def add_group_sums(
+    path: Path | str, plate: str, rows: np.ndarray, genes: np.ndarray, total: Sums
+) -> None:
+    """Add a plate's sums to rows of ``total``, in place; ``genes`` are positions in it, or -1."""
     with reading(str(path), "sums by group"), h5py.File(path) as file:
-        part = Sums(False, *(_take(file["layers"][name][:], genes) for name in _LAYERS))
+        layers = file[f"plates/{plate}/layers"]
+        part = Sums(False, *(_take(layers[name][:], genes) for name in _LAYERS))
     total.add(rows, part)
 
 

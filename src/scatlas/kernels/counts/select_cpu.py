@@ -48,9 +48,11 @@ def _copy_genes(rows: CsrArrays, new_column: Ints, out_data: Array, out_indices:
 def copy_lines(old: CsrArrays, lines: Ints, first: int, last: int, out: CsrArrays) -> None:
     """Copy the lines ``lines[first:last]`` to where ``out.indptr`` says that they begin."""
     for i in range(first, last):
-        start, stop, to = old.indptr[lines[i]], old.indptr[lines[i] + 1], out.indptr[i]
-        out.data[to : to + stop - start] = old.data[start:stop]
-        out.indices[to : to + stop - start] = old.indices[start:stop]
+        # Not by slices: Numba compiles the message of a wrong length for two seconds, per process.
+        to = out.indptr[i]
+        for at in range(old.indptr[lines[i]], old.indptr[lines[i] + 1]):
+            out.data[to], out.indices[to] = old.data[at], old.indices[at]
+            to += 1
 
 
 @njit(nogil=True, cache=True)

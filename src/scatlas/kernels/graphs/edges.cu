@@ -93,3 +93,10 @@ __global__ void run_step(
     out[mine] = __dsub_rn(step, __dmul_rn(minus, before[mine]));
   }
 }
+
+// The group of its node for each edge, a warp per node.
+__global__ void spread(const int64* indptr, const int64* groups, int64 n, int64* out) {
+  for (int64 i = first_warp(); i < n; i += all_warps()) {
+    for (int64 edge = indptr[i] + lane(); edge < indptr[i + 1]; edge += 32) out[edge] = groups[i];
+  }
+}

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from scatlas.arrays.array_types import Array, Float32Array, Floats, Ints
 
+# Arrays of these kernels.
+xp = np
 # exp(r) - 1 - r over r**2 for |r| <= log(2) / 2, and log(2) in two parts, the first of few bits, so
 # that its multiples are exact (Cephes, expf.c; S. L. Moshier).
 _EXP = tuple(

@@ -121,6 +121,8 @@ def check(config_file: Path, *, as_json: bool = False) -> int:
     errors, left_out = ([], problems) if config.plates.skips else (problems, [])
     good = [plate for plate in plates if plate.plate not in {bad.plate for bad in problems}]
     errors += [*bad_table, *_problems_of_types(config, good, columns)]
+    if config.map.use and not Path(config.map.use).exists():
+        errors.append(Problem(f"map.use: {config.map.use} does not exist: correct it"))
     n_opened = 1 if config.plates.by else len(plates)
     said = dict([*columns.sentences(n_opened), *genes.sentences(len(plates))])
     # A picture or score without its column is left out; other steps would end.

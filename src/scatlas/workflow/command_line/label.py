@@ -76,8 +76,8 @@ def present_clusters(config: Config) -> Clusters | None:
     """Clusters of a finished map, if there is one."""
     folder = Path(config.folder)
     cell_map = folder / "map.zarr" if config.maps_all_cells else None
-    files = (folder / "subset.h5ad", folder / "embedding/leiden.h5ad")
-    is_there = (cell_map / "zarr.json" if cell_map else files[1]).exists()
+    files = (folder / "embedding/subset.zarr", folder / "embedding/leiden.zarr")
+    is_there = ((cell_map or files[1]) / "zarr.json").exists()
     return Clusters.read(cell_map, *files) if is_there else None
 
 

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 from scatlas.workflow.config.values import (
     AboveZero,
     GpuMemory,
+    LocalPath,
     MapMemory,
     Positive,
     Section,
@@ -116,6 +117,17 @@ class Map(Section):
         "16GB",
         "Memory for the method full: about 4 kB per cell with 50 components, 6 kB with 300.",
         examples=["16GB", "120GB"],
+    )
+
+    use: LocalPath | None = described(
+        None,
+        "An h5ad file or Zarr store with components of all cells of the atlas by another method,",
+        "such as the latent space of scvi-tools. Neighbours, map and clusters are of these. null:",
+        "of the principal components, or of those that integrate corrects.",
+        examples=["latent.h5ad"],
+    )
+    use_rep: Text = described(
+        "X_scVI", "With use: the key of obsm of these components, there and in the atlas."
     )
 
 

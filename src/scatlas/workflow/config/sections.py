@@ -30,13 +30,13 @@ from scatlas.workflow.config.plate_sections import HVG, QC, Consensus, Normalize
 from scatlas.workflow.config.values import (
     GeneChoice,
     GeneNames,
+    LocalPath,
     NonNegative,
     Positive,
     Section,
     Text,
     described,
     expand_home,
-    local_file,
 )
 
 if TYPE_CHECKING:
@@ -181,9 +181,6 @@ class Markers(Section):
         "tables/markers_wilcoxon.tsv.",
         strict=True,
     )
-
-
-LocalPath = Annotated[Text, AfterValidator(expand_home), AfterValidator(local_file)]
 
 
 class Annotate(Section):
@@ -409,18 +406,16 @@ class Config(Section):
         "s3://bucket/folder: the results are written to results/bucket/folder, and the atlas,",
         "tables and figures are copied to the address at the end (docs/results.md).",
     )
-    atlas: Annotated[Text, AfterValidator(expand_home), AfterValidator(local_file)] | None = (
-        described(
-            None,
-            "A finished atlas.zarr, onto which the plates are mapped (docs/new-plates.md). The",
-            "settings of its record apply. null: the plates become a new atlas.",
-        )
+    atlas: LocalPath | None = described(
+        None,
+        "A finished atlas.zarr, onto which the plates are mapped (docs/new-plates.md). The",
+        "settings of its record apply. null: the plates become a new atlas.",
     )
     backend: Literal["auto", "cpu", "gpu"] = described(
         "auto",
-        "Device of the steps hvg, select_genes, pca, neighbors, umap, leiden and integrate;",
-        "the others run on the CPU. gpu: an NVIDIA GPU, or an error with the reason if none",
-        "can be used. auto: a GPU if one can be used and the plate has over 100 million",
+        "Device of the steps hvg, select_genes, pca, harmony, neighbors, umap, leiden, map and",
+        "integrate; the others run on the CPU. gpu: an NVIDIA GPU, or an error with the reason",
+        "if none can be used. auto: a GPU if one can be used and the plate has over 100 million",
         "values, otherwise the CPU; the step's log gives the reason.",
         "Both wait for GPUs that other jobs of this workflow use. CPU and GPU results agree",
         "up to rounding (the UMAP in its shape, the clusters except for cells between two),",
@@ -529,8 +524,22 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _check_other_components(self) -> Self:
+        if self.map.use and self.integrate:
+            raise ValueError(
+                "map.use and integrate are both given, but the map is of one kind of components: "
+                "remove one of them"
+            )
+        if self.map.use_rep in ("X_pca", "X_pca_harmony", "X_umap"):
+            raise ValueError(
+                f"map.use_rep is {self.map.use_rep}, which scatlas writes itself: give those "
+                "components another name"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_neighbor_components(self) -> Self:
-        n_pcs = self.neighbors.n_pcs
+        n_pcs = None if self.map.use else self.neighbors.n_pcs
         if n_pcs is not None and n_pcs > self.pca.n_comps:
             raise ValueError(
                 f"neighbors.n_pcs ({n_pcs}) is above pca.n_comps ({self.pca.n_comps}): compute "
@@ -579,6 +588,13 @@ class Config(Section):
         if self.integrate is None or not self.integrate.use:
             return None
         return Harmony(**self.integrate.model_dump(include=set(Harmony.model_fields)))
+
+    @property
+    def basis(self) -> tuple[str, str]:
+        """Step and key of obsm of the components that neighbours, map and clusters are of."""
+        if self.harmony:
+            return "harmony", "X_pca_harmony"
+        return ("latent", self.map.use_rep) if self.map.use else ("pca", "X_pca")
 
     @property
     def address(self) -> str | None:

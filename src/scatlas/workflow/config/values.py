@@ -90,6 +90,9 @@ def local_file(path: str) -> str:
     return path
 
 
+LocalPath = Annotated[Text, AfterValidator(expand_home), AfterValidator(local_file)]
+
+
 def _check_map_memory(text: str) -> str:
     too_small = "is too little for a map: give at least 1GB"
     return _check_size(text, MIN_MEMORY_LIMIT, too_small, examples="16GB")

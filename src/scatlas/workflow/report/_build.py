@@ -58,6 +58,8 @@ def build(
     formats = config["report"].get("formats", ())
     writer = ReportWriter(captions, figures, tables, formats, n_plates=len(results.qc))
     explorer = Explorer.of_config(results, config)
+    # Begun first, as they take the longest; the page shows one before all others.
+    first, *maps = _maps(writer, results, config)
     anchors = Anchors.number(results, natsorted(results.clusters_by_plate.index))
     comparison = compare_plates(results)
     links_of_plates = partial(
@@ -65,7 +67,6 @@ def build(
     )
     links_of_clusters = partial(cluster_links, anchors=anchors, explorer=explorer)
     links_of_markers = partial(marker_links, anchors=anchors, explorer=explorer)
-    first, *maps = _maps(writer, results, config)
     sections: dict[str, Items] = {
         "Cells": _quality(writer, results, comparison, links_of_plates),
         "Genes": _genes(writer, results),

@@ -16,7 +16,7 @@ from scatlas._util.names import split_dose
 from scatlas.get import effects as effects_table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from scatlas.workflow.report._page import Picture, ReportWriter, Table
@@ -53,8 +53,8 @@ def effects(
     (writer.figures / "volcano").mkdir(parents=True, exist_ok=True)
     strongest = n_significant.sort_values(ascending=False, kind="stable").index[:_N_VOLCANOES]
     rows = []
-    for number, row in enumerate(strongest, start=1):
-        genes = read_condition(path, row)
+    conditions = zip(strongest, _read_conditions(path, strongest), strict=True)
+    for number, (row, genes) in enumerate(conditions, start=1):
         rows.append(genes.head(_N_ROWS))
         title = f"{table[condition][row]}, {groups[row]}" if within else table[condition][row]
         said = f"Volcano plot of {title} beside {wanted['control']}."
@@ -134,16 +134,11 @@ def _strip(path: Path, doses: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def read_condition(path: Path, row: int) -> pd.DataFrame:
-    """Effects of one row of ``effects.h5ad``, which is not read as a whole."""
+def _read_conditions(path: Path, rows: Iterable[int]) -> Iterator[pd.DataFrame]:
+    """Effects of some rows of ``effects.h5ad``, which is not read as a whole."""
     with h5py.File(path) as file:
-        obs, uns = read_elem(file["obs"]).iloc[[row]], read_elem(file["uns"])
-        part = AnnData(
-            file["X"][row : row + 1],
-            obs=obs,
-            var=read_elem(file["var"]),
-            layers={"t": file["layers/t"][row : row + 1]},
-            varm=read_elem(file["varm"]),
-            uns=uns,
-        )
-    return effects_table(part)
+        obs, var, varm, uns = (read_elem(file[name]) for name in ("obs", "var", "varm", "uns"))
+        for row in rows:
+            x, t = file["X"][row : row + 1], file["layers/t"][row : row + 1]
+            part = AnnData(x, obs=obs.iloc[[row]], var=var, layers={"t": t}, varm=varm, uns=uns)
+            yield effects_table(part)

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import base64
+import gc
+import io
+import multiprocessing
 import re
 import struct
+import sys
+import warnings
 from dataclasses import dataclass, field
+from functools import cache, cached_property
+from multiprocessing.connection import wait
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,13 +24,15 @@ from markupsafe import Markup
 
 from scatlas import pl
 from scatlas._util.names import short_names
-from scatlas.errors import InputError
+from scatlas.compute.threads import n_cores, use_threads
+from scatlas.errors import InputError, ScatlasError
 from scatlas.io.files.atomic import atomic_path
 from scatlas.workflow.inline_page import content_policy, joined_scripts
 from scatlas.workflow.report._links import RowLinks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
+    from multiprocessing.process import BaseProcess
 
     from matplotlib.figure import Figure
 
@@ -58,16 +67,77 @@ class TableRow(NamedTuple):
     cells: list[TableCell]
 
 
+class SideBySide:
+    """Calls that run beside this process, each in a fork of it, which has all that was read."""
+
+    def __init__(self) -> None:
+        # macOS kills forks of processes that have used its frameworks.
+        self._n = n_cores() if sys.platform == "linux" else 1
+        self._running: list[BaseProcess] = []
+
+    def start(self, call: Callable[[], None]) -> Callable[[], None]:
+        """Begin a call when a core is free, or with one core make it; what is returned waits for
+        its end. A call whose process fails is made again there, where it raises its error.
+        """
+        if self._n == 1:
+            call()
+            return lambda: None
+        _import_all()
+        while len(self._running) >= self._n:
+            wait([process.sentinel for process in self._running])
+            self._running = [process for process in self._running if process.is_alive()]
+        process = multiprocessing.get_context("fork").Process(target=_run_quietly, args=[call])
+        with warnings.catch_warnings():
+            # Python 3.12 warns of locks that other threads hold: those of BLAS, which has none.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            process.start()
+        self._running.append(process)
+
+        def finish() -> None:
+            process.join()
+            if process.exitcode:
+                call()
+
+        return finish
+
+
+@cache
+def _import_all() -> None:
+    """Import what figures need, which each process would import for itself."""
+    for name in pl.__all__:
+        getattr(pl, name)
+    from matplotlib.figure import Figure
+
+    Figure((1, 1)).savefig(io.BytesIO(), format="png")  # fonts, and the encoder
+
+
+def _run_quietly(call: Callable[[], None]) -> None:
+    """Make a call in a forked process, with one thread; its failure is its exit code."""
+    gc.disable()  # a collection would touch, and so copy, all memory of the parent
+    try:
+        with use_threads(1):
+            call()
+    except ScatlasError:
+        sys.exit(1)
+
+
 @dataclass(frozen=True)
 class Picture:
     name: str
     alt: str
     caption: Markup
-    data: str  # a PNG in base 64
+    path: Path
+    finish: Callable[[], None]  # the file is complete after it
 
     @property
     def id(self) -> str:
         return f"figure-{self.name}"
+
+    @cached_property
+    def data(self) -> str:
+        """The PNG in base 64."""
+        self.finish()
+        return base64.b64encode(self.path.read_bytes()).decode()
 
     @property
     def is_wide(self) -> bool:
@@ -144,6 +214,7 @@ class ReportWriter:
     formats: Sequence[str] = ()  # of figures, beside PNG
     n_plates: int = 0
     explained: set[str] = field(default_factory=set)  # pictures whose kind the page has had
+    drawing: SideBySide = field(default_factory=SideBySide)
 
     def picture(
         self,
@@ -154,8 +225,8 @@ class ReportWriter:
         color: str | None = None,
         **known: Any,
     ) -> Picture:
-        """Draw ``{name}.png``, or ``{name}/{color}.png``, and in other formats; ``known`` is
-        for the caption.
+        """Begin to draw ``{name}.png``, or ``{name}/{color}.png``, and in other formats; ``known``
+        is for the caption.
         """
         known |= {"n_plates": self.n_plates, "again": name in self.explained}
         self.explained.add(name)
@@ -165,11 +236,14 @@ class ReportWriter:
             title = re.sub(r"[^\w.-]+", "_", color)  # a column may be called anything
             file, words = f"{name}/{title}.png", caption(self.captions, name, color=color, **known)
         path = self.figures / file
-        drawn = draw()
-        for ending in dict.fromkeys(["png", *self.formats]):
-            pl.save(drawn, path.with_suffix(f".{ending}"))
-        data = base64.b64encode(path.read_bytes()).decode()
-        return Picture(name if color is None else f"{name}-{title}", alt, words, data)
+
+        def write() -> None:
+            drawn = draw()
+            for ending in dict.fromkeys(["png", *self.formats]):
+                pl.save(drawn, path.with_suffix(f".{ending}"))
+
+        finish = self.drawing.start(write)
+        return Picture(name if color is None else f"{name}-{title}", alt, words, path, finish)
 
     def table(
         self,

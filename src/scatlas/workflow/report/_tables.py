@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _STEPS = (
     *("simulate", "split", "load", "qc_filter", "doublets", "normalize", "hvg", "consensus"),
-    *("select_genes", "concat_on_disk", "pca", "harmony", "base", "subset"),
+    *("select_genes", "concat_on_disk", "pca", "harmony", "subset"),
     *("neighbors", "umap", "leiden", "map", "labels", "embedding", "atlas"),
     *("cell_groups", "group_sums", "markers", "by_gene", "merge_by_gene", "integrate"),
     *("explore", "publish"),
