@@ -145,6 +145,13 @@ def _problem_of_value(value: Any) -> int:
 
 
 @njit(nogil=True, cache=True)
+def _stable_order(indices: Ints) -> Ints:
+    """By itself, because the sort takes a second to compile: once, not for all types of values."""
+    order: Ints = np.argsort(indices, kind="mergesort")
+    return order
+
+
+@njit(nogil=True, cache=True)
 def _copy_any_row(
     data: Array, indices: Array, n_genes: int, counts: Array, genes: Array
 ) -> tuple[int, int, int, bool]:
@@ -153,7 +160,7 @@ def _copy_any_row(
     """
     max_count = np.int64(np.iinfo(counts.dtype).max)
     # A stable sort, so that the problem found first does not depend on the sort.
-    order = np.argsort(indices, kind="mergesort")
+    order = _stable_order(indices)
     in_order = True
     last = np.int64(-1)
     n_copied = 0

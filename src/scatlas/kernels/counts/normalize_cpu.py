@@ -304,7 +304,7 @@ def _select_and_scale(
     positions: Array,
     out: CsrArrays,
 ) -> None:
-    k = 0
+    k = np.int64(0)  # of a literal 0 the type is another: it would compile the callee twice more
     kept = 0
     for row in range(scales.size):
         scale = scales[row]

@@ -33,7 +33,7 @@ def insert_sorted(
 
 @njit(nogil=True, cache=True)
 def _copy_genes(rows: CsrArrays, new_column: Ints, out_data: Array, out_indices: Array) -> None:
-    k = 0
+    k = np.int64(0)  # of a literal 0 the type is another: it would compile the callee twice more
     for i in range(rows.indptr.size - 1):
         start = k
         for j in range(rows.indptr[i], rows.indptr[i + 1]):
@@ -156,11 +156,11 @@ def select_rows(x: Block, rows: Array) -> Block:
 
 
 @njit(nogil=True, cache=True)
-def _any_repeat(x: CsrArrays, n_minor: int) -> bool:
+def _any_repeat(indices: Ints, indptr: Ints, n_minor: int) -> bool:
     """Whether a line holds an index twice; the vectorised loop alone runs if all are ascending."""
     seen_in = np.empty(0, np.int64)
-    for line in range(x.indptr.size - 1):
-        here = x.indices[x.indptr[line] : x.indptr[line + 1]]
+    for line in range(indptr.size - 1):
+        here = indices[indptr[line] : indptr[line + 1]]
         falls = False
         for i in range(1, here.size):
             falls |= here[i] <= here[i - 1]
@@ -179,7 +179,8 @@ def _any_repeat(x: CsrArrays, n_minor: int) -> bool:
 
 def has_repeats(x: SparseBlock) -> bool:
     """Whether a row of CSR (a column of CSC) stores an index twice, whatever SciPy's flags say."""
-    return bool(_any_repeat(csr_arrays(x), x.shape[x.format == "csr"]))
+    arrays = csr_arrays(x)
+    return bool(_any_repeat(arrays.indices, arrays.indptr, x.shape[x.format == "csr"]))
 
 
 def sum_repeats(x: SparseBlock) -> SparseBlock:
