@@ -93,7 +93,7 @@ def test_scores_say_what_the_correction_did(mixed: Project):
 
 def test_h5ad_files_have_the_elements_that_anndata_writes(mixed: Project, tmp_path: Path):
     files = sorted(mixed.results.rglob("*.h5ad"))
-    assert {path.stem for path in files} == {"umap", "integrated", "group_sums", "markers"}
+    assert {path.stem for path in files} == {"umap", "integrated", "markers"}
     for path in files:
         assert_as_anndata_writes(path, tmp_path / "theirs.h5ad")
 
