@@ -169,8 +169,8 @@ def test_hvg_of_a_plate_that_the_run_loads_reads_no_counts():
 
 
 def test_the_expected_seconds_are_near_those_of_single_jobs_on_a_gpu():
-    """11.4 million cells of one plate: bench/results/gpu-preset-2026-11-26.txt, averages. Since then
-    ``subset`` writes rows alone, ``embedding`` does its work, and the others were not measured again.
+    """11.4 million cells of one plate: bench/results/gpu-preset-2026-11-26.txt, averages;
+    ``subset`` and ``embedding`` do other work since then, and the others were not measured again.
     """
     plates = [Plate(plate="p1", path="1.h5ad", n_cells=11_441_407)]
     config = {
