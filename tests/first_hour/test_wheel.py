@@ -82,7 +82,7 @@ def test_init_says_what_it_saw(project: Path):
 
 
 def test_check_counts_the_steps(project: Path):
-    assert "atlas.yaml is valid: 3 plates, 38 steps to run" in (project / "check.out").read_text()
+    assert "atlas.yaml is valid: 3 plates, 37 steps to run" in (project / "check.out").read_text()
 
 
 def test_run_prints_its_command_and_uses_the_package(project: Path):
@@ -97,7 +97,7 @@ def test_run_prints_its_command_and_uses_the_package(project: Path):
 
 def test_run_draws_bars_on_a_terminal(project: Path):
     lines = (project / "run.out").read_text().splitlines()
-    for name, total in (("all steps", 38), ("plates read", 3), ("plates cut to these genes", 3)):
+    for name, total in (("all steps", 37), ("plates read", 3), ("plates cut to these genes", 3)):
         drawn = [line for line in lines if f"{name} " in line and "%|" in line]
         assert any(f"| 0/{total} [00:00<" in bar for bar in drawn)
         assert f"| {total}/{total} [" in drawn[-1]

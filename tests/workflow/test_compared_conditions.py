@@ -149,6 +149,7 @@ def test_the_report_shows_distances_and_shares(compared: Project, tmp_path: Path
     shown = items(is_sample=False)
     assert "distance of its cells from the control" in shown["figure-effect_strength"].caption
     assert "edistance" in [name for name, _ in shown["table-effects"].head]
+    shown["figure-share_changes-leiden"].finish()
     assert (tmp_path / "figures/share_changes/leiden.pdf").is_file()
     assert "sampled cells" not in shown["figure-share_changes-leiden"].caption
     assert shown["table-composition"].rows[0].cells[0].text == "leiden"
