@@ -145,9 +145,10 @@ def join(stores: SimpleNamespace, folder: Path, *more: str) -> ad.AnnData:
     main = runpy.run_path(str(Path(__file__).parents[3] / "scripts/embedding.py"))["main"]
     genes = folder / "consensus.parquet"
     stores.facts.to_parquet(genes)
-    parts = ("merged", "pca", "harmony", "subset", "neighbors", "umap", "leiden", "labels")
+    parts = ("merged", "pca", "subset", "neighbors", "umap", "leiden", "labels")
     out, manifest = folder / "umap.h5ad", folder / "embedding.json"
     options = [f"--{name}={getattr(stores, name)}" for name in parts]
+    options.append(f"--obsm=X_pca_harmony={stores.harmony}")
     main([*options, f"--genes={genes}", f"--embedding={out}", f"--manifest={manifest}", *more])
     facts = json.loads(manifest.read_text())
     assert {name: facts[name] for name in ("n_cells", "n_clusters")} == {
