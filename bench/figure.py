@@ -23,7 +23,7 @@ ROWS = [
     (f"{GZIP}, scripts", "scanpy + Dask", "vs_scanpy", 0, r"^scripts .* (\S+)  "),
     (f"{RAW}, functions", "scanpy + Dask", "vs_scanpy", 1, r"^functions .* (\S+)  "),
     (f"{RAW}, scripts", "scanpy + Dask", "vs_scanpy", 1, r"^scripts .* (\S+)  "),
-    ("60 samples to report, Snakemake", "scanpy in memory", "samples", 0, r"^ratio (\S+)"),
+    ("60 samples, all default results", "scanpy in memory", "samples", 0, r"^ratio (\S+)"),
     ("map of 100,000 cells", "scanpy", "map", 0, r"^scatlas  +2 .* (\S+)x"),
     ("functions in memory, mean of 325", "scanpy", "functions", 0, r"^geometric .* ratios (\S+),"),
     ("500,000 cells on one H200", "rapids-singlecell", "gpu-vs_rsc_h5ad", 0, r"gpu: (\S+) times"),
