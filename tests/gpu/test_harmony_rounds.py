@@ -94,12 +94,13 @@ def test_rounds_are_those_of_the_cpu_to_rounding(order: str, monkeypatch: pytest
 
     cpu, of_cpu = mixed(x)
     gpu, of_gpu = mixed(cp.asarray(x))
-    np.testing.assert_allclose(gpu.get(), cpu, rtol=0, atol=2e-4)
+    # Another order of sums and another exponential on the CPU change them by a tenth of these.
+    np.testing.assert_allclose(gpu.get(), cpu, rtol=0, atol=2e-5)
     assert np.abs(cpu - x).mean() > 0.3
-    np.testing.assert_allclose(of_gpu.passes, of_cpu.passes, rtol=1e-6)
+    np.testing.assert_allclose(of_gpu.passes, of_cpu.passes, rtol=3e-7)
     for name in ("centroids", "terms", "sums"):
         a, b = getattr(of_gpu, name), getattr(of_cpu, name)
-        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3 * np.abs(b).max())
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5 * np.abs(b).max())
     again, of_again = mixed(cp.asarray(x))
     assert bool((again == gpu).all())
     np.testing.assert_array_equal(of_again.sums, of_gpu.sums)
@@ -114,7 +115,7 @@ def test_public_function_and_bad_components():
     found = adata.obsm["gpu"]
     assert isinstance(found, cp.ndarray)
     assert found.dtype == np.float32
-    np.testing.assert_allclose(found.get(), adata.obsm["X_pca_harmony"], rtol=0, atol=2e-4)
+    np.testing.assert_allclose(found.get(), adata.obsm["X_pca_harmony"], rtol=0, atol=2e-5)
     adata.obsm["X_pca"][4321, 3] = np.nan
     with pytest.raises(InputError, match="of cell 4,321"):
         sa.pp.harmony_integrate(adata, "donor")

@@ -10,6 +10,7 @@ from pathlib import Path
 import anndata as ad
 import numpy as np
 import pytest
+import yaml
 import zarr
 from anndata.io import write_elem
 
@@ -128,6 +129,26 @@ def test_a_record_that_cannot_be_followed_is_refused(built: Project, tmp_path: P
         read_record(built.results / "merged.zarr")
     with pytest.raises(InputError, match=r"there is no atlas\.zarr here"):
         read_record(tmp_path)
+
+
+def test_files_of_the_config_are_found_beside_the_plates(built: Project, tmp_path: Path):
+    record = read_record(built.results / "atlas.zarr")
+    for plate in record["plates"]:
+        (tmp_path / f"{plate['plate']}.h5ad").touch()
+        plate["path"] = f"{plate['plate']}.h5ad"
+    record["config"] |= {"labels": ["names.tsv"], "annotate": {"label": ["type"], "model": None}}
+    record["config"]["map"] |= {"use": "latent.h5ad"}
+    (tmp_path / "names.tsv").touch()
+    with pytest.raises(InputError, match=r"latent\.h5ad of map\.use does not exist"):
+        reproduce.write_project(record, tmp_path / "new", plates_from=tmp_path)
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "latent.h5ad").touch()
+    reproduce.write_project(record, tmp_path / "new", plates_from=tmp_path)
+    config = yaml.safe_load((tmp_path / "new/config.yaml").read_text())
+    assert config["labels"] == [str(tmp_path / "names.tsv")]
+    assert config["map"]["use"] == str(tmp_path / "latent.h5ad")
+    assert config["map"]["cells"] == "all"
+    assert config["annotate"] == {"label": ["type"], "model": None}
 
 
 def test_other_versions_are_told():

@@ -111,7 +111,7 @@ def write_project(
     samples = {"path": rows[1][1], "by": first["by"]} if "by" in first else None
     settings = {
         "map": {"cells": "sample"},  # unless the record says otherwise
-        **record["config"],
+        **_with_files(record["config"], plates_from),
         "plates": samples or "plates.tsv",
         "source": _source(first if samples or "genes" in first else {}),
         "outdir": "results",
@@ -132,17 +132,34 @@ def _source(sample: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _with_files(config: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Settings of a record with full paths of the files that they name beside the plates."""
+    found = dict(config)
+    if config.get("labels"):
+        found["labels"] = [_path(path, "labels", folder) for path in config["labels"]]
+    for section, keys in (("map", ["use"]), ("annotate", ["reference", "model", "markers"])):
+        own = config.get(section) or {}
+        named = {key: own[key] for key in keys if own.get(key)}
+        named = {key: _path(path, f"{section}.{key}", folder) for key, path in named.items()}
+        found |= {section: own | named} if named else {}
+    return found
+
+
 def _plate_path(plate: dict[str, Any], plates_from: Path) -> str:
-    path = plate["path"]
+    return _path(plate["path"], f"plate {plate['plate']!r}", plates_from)
+
+
+def _path(path: str, of: str, folder: Path) -> str:
+    """Full path of a file of a record, or the address or the demo's file that it is."""
     if "://" in path:
         return path
-    absolute = (plates_from / path).absolute()
+    absolute = (folder / path).absolute()
     if absolute.exists():
         return str(absolute)
     if Path(path).is_relative_to(DEMO_FOLDER):
         return path
     raise InputError(
-        f"{absolute} of plate {plate['plate']!r} does not exist: put it there, or give the folder "
+        f"{absolute} of {of} does not exist: put it there, or give the folder "
         "that relative paths start from with --plates-from"
     )
 
