@@ -12,10 +12,11 @@ import pytest
 cp = pytest.importorskip("cupy")
 
 import scatlas as sa  # noqa: E402
+from scatlas.arrays import cupy_arrays  # noqa: E402
 from scatlas.errors import InputError  # noqa: E402
 from scatlas.kernels.linalg import harmony_cpu, harmony_gpu  # noqa: E402
 from scatlas.matrix import harmony_rounds  # noqa: E402
-from scatlas.matrix.harmony import mix_rows  # noqa: E402
+from scatlas.matrix.harmony import fits_gpu, mix_rows  # noqa: E402
 
 N, K, WIDTH, BLOCKS = 3000, 37, 20, 5
 LEVELS = np.array([[i // 3, 4 + i % 3] for i in range(12)])
@@ -119,3 +120,14 @@ def test_public_function_and_bad_components():
     adata.obsm["X_pca"][4321, 3] = np.nan
     with pytest.raises(InputError, match="of cell 4,321"):
         sa.pp.harmony_integrate(adata, "donor")
+
+
+def test_cells_that_a_gpu_cannot_hold_are_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level("INFO")
+    monkeypatch.setattr(cupy_arrays, "total_memory", lambda: 4_000_000_000)
+    assert fits_gpu(1_000_000, 50)
+    assert not caplog.text
+    assert not fits_gpu(10_000_000, 50)
+    assert "Harmony takes 5.8 GB, and the GPU has 4.0: it works on the CPU" in caplog.text

@@ -20,32 +20,26 @@ if TYPE_CHECKING:
 
 
 def read_latent(path: Path, key: str, cells: pd.Index) -> Float32Array:
-    """``obsm[key]`` of an h5ad file or a Zarr store, of these cells in this order, by their names.
-
-    Raises
-    ------
-    InputError
-        No such array, it is no matrix of numbers, lacks a cell, or has values that are not finite.
+    """``obsm[key]`` of an h5ad file or a Zarr store, of these cells in this order, by their names;
+    InputError where it is no matrix of finite numbers of all of them.
     """
     with open_tables(path) as (obs, _):
         names = obs.index()
     store = Store.find(path)
-    with store.open() as root:
-        with reading(store.path, f"obsm[{key!r}]"):
-            there = [*root["obsm"]] if "obsm" in root else []
-            x: Any = root["obsm"][key] if key in there else None
-        if x is None:
+    with store.open() as root, reading(store.path, f"obsm[{key!r}]"):
+        there = [*root["obsm"]] if "obsm" in root else []
+        if key not in there:
             raise InputError(
                 f"map.use: {path} has no obsm[{key!r}]; it has {', '.join(there) or 'none'}: set "
                 "map.use_rep"
             )
+        x: Any = root["obsm"][key]
         if len(getattr(x, "shape", ())) != 2 or x.dtype.kind not in "fiu":
             raise InputError(
                 f"map.use: obsm[{key!r}] of {path} is no matrix of numbers [cells, components]: "
                 "store it as an array"
             )
-        with reading(store.path, f"obsm[{key!r}]"):
-            values = np.asarray(x[:], np.float32)
+        values = np.asarray(x[:], np.float32)
     if not names.equals(cells):
         values = values[_rows_of(path, names, cells)]
     finite = np.isfinite(values).all(axis=1)

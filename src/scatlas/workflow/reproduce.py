@@ -101,7 +101,7 @@ def write_project(
     labels = list(dict.fromkeys(name for plate in record["plates"] for name in plate["labels"]))
     rows = [["plate", "path", "counts", "fractional", *labels]]
     for plate in record["plates"]:
-        path = _plate_path(plate, plates_from)
+        path = _path(plate["path"], f"plate {plate['plate']!r}", plates_from)
         counts = "" if "genes" in plate else plate.get("counts", "")
         own = [plate["plate"], path, counts, plate.get("fractional", "")]
         rows.append([*own, *(plate["labels"].get(name, "") for name in labels)])
@@ -139,14 +139,9 @@ def _with_files(config: dict[str, Any], folder: Path) -> dict[str, Any]:
         found["labels"] = [_path(path, "labels", folder) for path in config["labels"]]
     for section, keys in (("map", ["use"]), ("annotate", ["reference", "model", "markers"])):
         own = config.get(section) or {}
-        named = {key: own[key] for key in keys if own.get(key)}
-        named = {key: _path(path, f"{section}.{key}", folder) for key, path in named.items()}
+        named = {key: _path(own[key], f"{section}.{key}", folder) for key in keys if own.get(key)}
         found |= {section: own | named} if named else {}
     return found
-
-
-def _plate_path(plate: dict[str, Any], plates_from: Path) -> str:
-    return _path(plate["path"], f"plate {plate['plate']!r}", plates_from)
 
 
 def _path(path: str, of: str, folder: Path) -> str:
