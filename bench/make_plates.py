@@ -266,13 +266,19 @@ def write_plate(
     how = {"as_zarr": path.suffix == ".zarr", "gzip": gzip, "chunk": chunk, "threads": threads}
     with atomic_path(path) as hidden, created(hidden, types, **how) as (root, x, arrays):
         arrays["indptr"].append(np.zeros(1))
-        for lines, counts, genes, indptr in blocks:
-            arrays["data"].append(counts)
-            arrays["indices"].append(genes)
-            arrays["indptr"].append(n_values + indptr[1:])
-            mt_total = per_cell(counts * study.is_mt[genes], indptr)
-            parts.append((lines, per_cell(counts, indptr), np.diff(indptr), mt_total))
-            n_values += counts.size
+        with ThreadPoolExecutor(3) as pool:  # each array by one thread, in order
+            for lines, counts, genes, indptr in blocks:
+                total = pool.submit(per_cell, counts, indptr)
+                written = [
+                    pool.submit(arrays["data"].append, counts),
+                    pool.submit(arrays["indices"].append, genes),
+                ]
+                arrays["indptr"].append(n_values + indptr[1:])
+                mt_total = per_cell(counts * study.is_mt[genes], indptr)
+                parts.append((lines, total.result(), np.diff(indptr), mt_total))
+                n_values += counts.size
+                for array in written:
+                    array.result()
         for array in arrays.values():
             array.append(np.empty(0), last=True)
         line, total, n_genes, mt_total = map(np.concatenate, zip(*parts, strict=True))

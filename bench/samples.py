@@ -12,6 +12,7 @@ Then one sample is replaced by another and the workflow runs again.
 
 from __future__ import annotations
 
+import os
 import shutil
 import statistics
 import subprocess
@@ -25,7 +26,7 @@ import pandas as pd
 import runner
 from make_plates import cells_of_kinds
 from runner import ROOT, run_process, size_of
-from workflow_run import Jobs, beside, run_workflow
+from workflow_run import Jobs, beside, idle_line, run_workflow
 
 # Results that a script that ends at the map does not have.
 NO_EXTRAS = {"markers": {"by": []}, "explore": {"page": False}, "by_gene": False}
@@ -74,6 +75,7 @@ def main() -> None:
         f"# {args.samples} samples x {args.cells:,} cells x {args.genes:,} genes, "
         f"{ours[0].values / 1e6:.0f} M values, {source / 1e9:.2f} GB of gzip h5ad",
         *beside(ours, theirs),
+        idle_line(ours[-1], len(os.sched_getaffinity(0))),
         f"scatlas without marker genes, explorer and copy by gene: {least:.1f} s{ratio}",
         f"peak of a process of scatlas {peak / 1e6:.0f} MB, "
         f"disk {disk / 1e9:.2f} GB: {disk / source:.1f} times the sources",

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,7 +30,7 @@ class Job(NamedTuple):
     peak
         Peak resident bytes.
     end
-        Seconds from the command to the job's end, to a second.
+        Seconds from the command to the job's end.
     """
 
     seconds: float
@@ -114,11 +113,29 @@ def run_workflow(
             record["seconds"],
             record["processor_seconds"],
             record["peak_memory_bytes"],
-            datetime.fromisoformat(record["finished"]).timestamp() - clock,
+            path.stat().st_mtime - clock,  # written at its end
         )
     loads = (manifests / f"load/{path.stem}.json" for path in plates)
     values = sum(json.loads(load.read_text())["n_values"] for load in loads)
     return Jobs(wall, values, records)
+
+
+def without_jobs(jobs: Jobs) -> float:
+    """Seconds of a run in which no job worked: the start, and gaps between jobs."""
+    busy = until = 0.0
+    for job in sorted(jobs.records.values(), key=lambda job: job.end - job.seconds):
+        busy += max(job.end - max(job.end - job.seconds, until), 0)
+        until = max(until, job.end)
+    return jobs.wall - busy
+
+
+def idle_line(jobs: Jobs, cores: int) -> str:
+    """Line of the time without jobs, and of that which the jobs alone would need on all cores."""
+    idle, work = without_jobs(jobs), sum(job.processor_seconds for job in jobs.records.values())
+    return (
+        f"no job at work: {idle:.1f} s, {idle / jobs.wall:.0%} of the run; "
+        f"{len(jobs.records)} jobs, {work / cores:.1f} s of all cores"
+    )
 
 
 def expected_time(folder: Path, *, jobs: int | None = None, options: Sequence[str] = ()) -> str:

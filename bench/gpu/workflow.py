@@ -31,7 +31,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 import runner
 from runner import ROOT
-from workflow_run import QC, expected_time, run_workflow
+from workflow_run import QC, expected_time, idle_line, run_workflow
 
 # As many as neighbours by an index and cells outside the sample take, which have own kernels.
 FEW_CELLS, FEW_SAMPLED = 8000, 11_000
@@ -74,6 +74,7 @@ def main() -> None:
     few = plates_of(args.folder / "few", min(2, args.plates), FEW_CELLS, args)
     compiling = settings | {"pca": {"n_comps": 50}}
     run_workflow(args.folder / "few", few, subset=args.subset and FEW_SAMPLED, **run, **compiling)
+    compile_rounds((args.folder / "few/results/embedding").resolve(), args.backend)
     plates = plates_of(args.folder / "plates", args.sources, args.cells, args)
     # The sheet refuses two rows with one file.
     for number in range(len(plates), args.plates):
@@ -91,6 +92,7 @@ def main() -> None:
         f"{jobs.values / 1e9:.2f}e9 values; {args.sources} of them are different",
         f"snakemake --profile {profile.name}, {cores} cores: {jobs.wall:.1f} s, "
         f"{jobs.values / jobs.wall / 1e6:.0f} M values/s",
+        idle_line(jobs, cores),
         expected_time(args.folder, **run),
     ]
     if read:
@@ -117,6 +119,14 @@ def plates_of(folder: Path, n: int, n_cells: int, args: Namespace) -> list[Path]
     if any(codes):
         sys.exit("a plate could not be made")
     return paths
+
+
+def compile_rounds(embedding: Path, backend: str) -> None:
+    """Cluster a few cells as `leiden` clusters more than a million."""
+    code = "import sys, leiden; leiden.IGRAPH_CELLS = 0; leiden.main(sys.argv[1:])"
+    paths = ["--neighbors", embedding / "neighbors.zarr", "--leiden", embedding / "rounds.zarr"]
+    rest = ["--manifest", embedding / "rounds.json", "--threads", "4", "--backend", backend]
+    subprocess.run([sys.executable, "-c", code, *paths, *rest], check=True, cwd=ROOT / "scripts")
 
 
 def gpu_use() -> Callable[[], int] | None:

@@ -20,6 +20,7 @@ rule by_gene:
         f"{OUT}/logs/by_gene/{{plate}}.log",
     benchmark:
         f"{OUT}/benchmarks/by_gene/{{plate}}.tsv"
+    priority: -1
     retries: 2
     group:
         together("small_plates_by_gene", "by_gene")

@@ -23,6 +23,7 @@ rule group_sums:
         f"{OUT}/logs/group_sums/{{plate}}.log",
     benchmark:
         f"{OUT}/benchmarks/group_sums/{{plate}}.tsv"
+    priority: -2
     retries: 2
     group:
         together("small_plates_markers", "group_sums")

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from scatlas.workflow.resources import Estimates
 
+# They run while plates are copied by gene.
+STEPS_TO_MAP = {"concat_on_disk", "pca", "subset", "neighbors", "umap", "map"}
 # MB of memory. The merged obs is written by column: an atlas needs a tenth of the memory of its
 # plates' tables.
 MERGED_OBS_SHARE = 0.1

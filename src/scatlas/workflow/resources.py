@@ -20,6 +20,7 @@ from scatlas.workflow.costs import (
     NS_PER_MOMENT,
     SELECTED_BYTES,
     SELECTED_SHARE,
+    STEPS_TO_MAP,
     SUBSET_CELLS_PER_MINUTE,
     SUBSET_MINUTES,
     US_PER_HARMONY_COMPONENT,
@@ -353,7 +354,15 @@ class Estimates:
         return cost.seconds(job, seconds) if cost.seconds else seconds
 
     def threads(self, rule: str, plate: str | None = None) -> int:
-        """Threads of a job."""
+        """Threads of a job. A step to the map takes no more than a copy by gene, whose end makes
+        room for it: cores are never idle meanwhile, and it would wait for the last of them.
+        """
+        wanted = self._wanted_threads(rule, plate)
+        if rule in STEPS_TO_MAP and self.config.by_gene.genes and self.cores:
+            return min(wanted, max(self._wanted_threads("by_gene", name) for name in self._plates))
+        return wanted
+
+    def _wanted_threads(self, rule: str, plate: str | None = None) -> int:
         own = _cost(rule).threads
         own = own(self._job(plate)) if callable(own) else own
         if own is not None:
