@@ -156,10 +156,10 @@ def test_every_rule_says_what_it_needs_and_where_it_reports(rule: str):
         *("params", "message", "shell"),
     } == set(parts) - {"group", "priority"}
     # Steps that read a plate's counts again go on with it before the next plate is loaded.
-    if rule in ("qc_filter", "doublets", "normalize", "hvg", "pseudobulk"):
-        assert parts["priority"] == "1"
-    elif "{plate}" not in parts["log"] or rule in ("load", "select_genes", "group_sums"):
-        assert "priority" not in parts
+    again = ("qc_filter", "doublets", "normalize", "hvg", "pseudobulk")
+    expected = dict.fromkeys(again, "1") | {"by_gene": "-1", "group_sums": "-2"}
+    if "{plate}" not in parts["log"] or rule in (*expected, "load", "select_genes"):
+        assert parts.get("priority") == expected.get(rule)
     alone = ("simulate", "split", "annotator", "consensus", "cell_groups", "explore", "publish")
     assert ("group" in parts) == (rule not in alone)
     assert parts["conda"] == '"../../envs/cpu.yaml"'

@@ -106,7 +106,13 @@ def test_plates_side_by_side_are_done_in_few_rounds(n_plates: int, cores: int, t
     shared = Estimates(load({"backend": "gpu"}), plates, jobs_per_gpu=2, cores=cores)
     assert shared.threads("hvg", "p0") == 4
     assert shared.threads("select_genes", "p0") == (8 if cores in (16, 64) else 4)
-    assert shared.threads("pca") == (8 if cores is None else 16)
+    # A copy by gene that ends makes room for the next step to the map.
+    copying = shared.threads("by_gene", "p0")
+    assert shared.threads("pca") == (8 if cores is None else copying)
+    assert estimates.threads("map") == (16 if cores is None else min(copying, 16))
+    config = {"backend": "gpu", "by_gene": False}
+    no_copies = Estimates(load(config), plates, jobs_per_gpu=2, cores=cores)
+    assert no_copies.threads("pca") == (8 if cores is None else 16)
 
 
 def test_small_plates_that_are_neighbours_share_a_job():
