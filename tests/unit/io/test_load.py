@@ -44,6 +44,16 @@ def load(folder: Path, suffix: str = "h5ad", **options) -> tuple[dict, ad.AnnDat
     return facts, ad.read_zarr(out)
 
 
+def test_a_plate_of_long_offsets_is_written_once(tmp_path, make_counts, make_adata, monkeypatch):
+    """As from 2^31 values on, with the limit put at 100: at it all indices were written again."""
+    monkeypatch.setattr("scatlas.io.matrices.csr_writer._INT32_VALUES", 100)
+    monkeypatch.delattr("scatlas.io.zarr_writer.sharded_array.ShardedArray.rewrite")
+    wanted = source(make_counts, make_adata, tmp_path)
+    x = load(tmp_path)[1].X
+    assert x.indices.dtype == x.indptr.dtype == np.int64
+    np.testing.assert_array_equal(x.toarray(), wanted.X.toarray())
+
+
 @pytest.mark.parametrize("suffix", ["h5ad", "zarr"])
 @pytest.mark.parametrize("budget", [1, 3000, "256MB"])
 def test_counts_and_metrics(tmp_path, make_counts, make_adata, suffix, budget):

@@ -85,7 +85,7 @@ class CsrWriter:
     uns
         Small unstructured elements.
     n_values
-        Number of stored values, if known; saves a rewrite at 2^31 values.
+        Number of stored values, as far as it is known; saves a rewrite at 2^31 values.
     chunk_values
         Values per chunk, a power of two. None is the best size for passes over all cells; readers
         of a few cells at a time take smaller ones.
@@ -206,13 +206,16 @@ class CsrWriter:
 
     def _widen_offsets(self, n_more: int) -> None:
         self.n_values += n_more
-        if (width := index_dtype(self.n_values)).itemsize > self._indptr.dtype.itemsize:
-            self._indices, self._indptr = self._indices.widen(width), self._indptr.widen(width)
+        self._set_width(index_dtype(max(self.n_values, self._n_values_due)))
+
+    def _set_width(self, width: np.dtype) -> None:
+        if width != self._indptr.dtype:
+            self._indices, self._indptr = self._indices.rewrite(width), self._indptr.rewrite(width)
 
     def _widen_counts(self, highest: float) -> None:
         if highest > np.iinfo(self._data.dtype).max:
             wider = next(d for d in COUNT_DTYPES if highest <= np.iinfo(d).max)
-            self._data = self._data.widen(wider)
+            self._data = self._data.rewrite(wider)
 
     def append_chunks(self, x: StoredGroup, arrays: Mapping[str, ChunkedArray]) -> int:
         """Append the whole chunks of another store's X as they are encoded, if a chunk begins here,
@@ -261,6 +264,7 @@ class CsrWriter:
         if self._indptr_end != self.n_values:
             msg = f"rows of {self._indptr_end} values in all, but {self.n_values} were appended"
             raise ValueError(msg)
+        self._set_width(index_dtype(self.n_values))  # fewer may have come than were due
         lengths = {"obs": (self.obs, self.n_obs), "var": (self.var, self.n_vars)}
         tables = {name: _table(*given, name) for name, given in lengths.items()}
         for part in self._arrays:

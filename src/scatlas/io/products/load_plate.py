@@ -183,9 +183,10 @@ def load_plate(
         of_kept = KeptCellMoments(kept_cells(obs)) if kept_cells else None
         tally = LoadStatistics(counts.shape[1], of_kept)
         rounded = RoundedValues(rounds=fractional == "round")
+        due = counts.matrix.n_values if counts.matrix.format in ("csr", "csc") else 0
         checked = partial(_checked_blocks, counts, budget, obs, genes, mt, tally, notices, rounded)
         with (
-            CsrWriter(out, n_vars=counts.shape[1]) as writer,
+            CsrWriter(out, n_vars=counts.shape[1], n_values=due) as writer,
             obs.writing(writer.folder / "obs", deferred_columns=METRICS) as finish_obs,
             var.writing(writer.folder / "var", deferred_columns=GENE_METRICS) as finish_var,
             closing(checked(writer.pool)) as blocks,

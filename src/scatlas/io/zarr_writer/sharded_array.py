@@ -230,15 +230,15 @@ class ShardedArray:
         self._drain()
         self.n_rows += n_chunks * self._chunk_rows
 
-    def widen(self, dtype: np.dtype | type) -> ShardedArray:
-        """Writer of the same values in a wider dtype, with files as if it had been the first."""
+    def rewrite(self, dtype: np.dtype | type) -> ShardedArray:
+        """Writer of the same values in another dtype, with files as if it had been the first."""
         self._drain()
         self._files.abandon()
         sizes, shard_chunks = self._files.sizes, self._files.shard_chunks
-        narrow = self.path.with_name(f"{self.path.name}.narrow")
+        before = self.path.with_name(f"{self.path.name}.before")
         if sizes:
-            self.path.rename(narrow)
-        wide = ShardedArray(
+            self.path.rename(before)
+        after = ShardedArray(
             self.path,
             dtype,
             self._pool,
@@ -251,17 +251,17 @@ class ShardedArray:
         )
         shape = (self._chunk_rows, *self._row_shape)
         for first in range(0, len(sizes), shard_chunks):
-            file = narrow / self._files.name(first // shard_chunks)
+            file = before / self._files.name(first // shard_chunks)
             with file.open("rb") as shard:
                 for size in sizes[first : first + shard_chunks]:
                     chunk = self._encoder.decode(shard.read(size)[:-CHECKSUM_BYTES])
-                    wide.append(np.frombuffer(chunk, self.dtype).reshape(shape))
+                    after.append(np.frombuffer(chunk, self.dtype).reshape(shape))
             file.unlink()
         for rows in self._rest:
-            wide.append(rows)
+            after.append(rows)
         if sizes:
-            shutil.rmtree(narrow)
-        return wide
+            shutil.rmtree(before)
+        return after
 
     def close(self) -> None:
         n_chunks = -(-self.n_rows // self._chunk_rows)
