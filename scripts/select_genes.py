@@ -60,14 +60,19 @@ def main(argv: list[str] | None = None) -> None:
             logger.warning("plate %s: %s", args.plate, notice)
         genes, at = gene_positions(args, var.index)
         n_missing = int((at < 0).sum())
-        values_per_cell = int(var["n_cells_by_counts"].sum()) / x.shape[0]
+        n_values = var["n_cells_by_counts"].to_numpy()  # of each gene, in all cells
+        values_per_cell = int(n_values.sum()) / x.shape[0]
         stores_gram = gram_is_worth_storing(rows.size, values_per_cell, genes.size)
         selected = select_and_log_normalize(on_backend(x), at[at >= 0], size_factors=factors)
         if n_missing:
             selected = blocks.spread_genes(selected, np.flatnonzero(at >= 0), genes.size)
         with (
             CsrWriter(
-                args.selected, n_vars=genes.size, data_dtype=np.float32, var=among_genes(var, genes)
+                args.selected,
+                n_vars=genes.size,
+                data_dtype=np.float32,
+                var=among_genes(var, genes),
+                n_values=int(n_values[at[at >= 0]].sum()) * rows.size // x.shape[0],
             ) as writer,
             obs.writing(
                 writer.folder / "obs", deferred_columns=deferred_columns, rows=rows
