@@ -143,8 +143,8 @@ def test_gpu_jobs_run_beside_jobs_that_load(plans):
     at_once = [(n_running(now, "load"), n_running(now, "hvg")) for now in moments(runs)]
     # hvg takes seconds if load has taken the moments, so two of them seldom meet.
     assert any(n_load >= 2 and n_gpu >= 1 for n_load, n_gpu in at_once)
-    assert max(sum(run.job.requests["gpu"] for run in now) for now in moments(runs)) == 2
-    assert max(n_running(now, "select_genes") for now in moments(runs)) == 2
+    assert max(sum(run.job.requests["gpu"] for run in now) for now in moments(runs)) == 4
+    assert max(n_running(now, "select_genes") for now in moments(runs)) == 4
 
 
 def test_four_jobs_that_load_fill_the_cores(plans):

@@ -32,12 +32,15 @@ def runs_on_a_cluster():
 SCHEDULED = runs_on_a_cluster()
 JOBS_PER_GPU = 1 if SCHEDULED else CONFIG.compute.jobs_per_gpu
 GPUS = () if SCHEDULED or CONFIG.backend == "cpu" else find_gpus()
+if not SCHEDULED:  # unless --resources gpu= tells another number
+    workflow.global_resources.setdefault("gpu", JOBS_PER_GPU * max(len(GPUS), 1))
 ESTIMATES = Estimates(
     CONFIG,
     SHEET,
     jobs_per_gpu=JOBS_PER_GPU,
     gpu_bytes=min((gpu.total for gpu in GPUS), default=None),
     cores=None if SCHEDULED else workflow.resource_settings.cores,
+    n_gpus=max(len(GPUS), 1),
 )
 # Jobs of a cluster take the batches of their run: by then sources may be gone, and have no size.
 FIRST_OF_BATCH = of_run("batches", ESTIMATES.first_of_batch, **PROCESS)
@@ -178,12 +181,11 @@ def planned_jobs():
 
 def run_limits():
     """Cores, parts of GPUs and other resources that the jobs on this machine divide."""
-    given = {
+    return {
         name: limit.value
         for name, limit in workflow.global_resources.items()
         if isinstance(limit.value, int)
     }
-    return {"gpu": JOBS_PER_GPU * max(len(GPUS), 1)} | given
 
 
 def timed_jobs(jobs):

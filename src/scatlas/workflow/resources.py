@@ -58,12 +58,12 @@ SAMPLE_MEMORY = 2
 # Four blocks' worth of memory per block in flight: raw, normalised, encoded, partial results.
 BLOCK_COPIES = 4
 
-# Threads of a job of a plate if there are several plates: four jobs fill 16 cores, two on a GPU and
-# two that load plates where there is one. More threads per job would gain less than more jobs: a
-# value costs load 29 ns of each of two threads and 52 ns of each of eight (scaling-2026-11-23).
+# Threads of a job of a plate if there are several plates: four jobs fill 16 cores. More threads per
+# job would gain less than more jobs: a value costs load 29 ns of each of two threads and 52 ns of
+# each of eight (scaling-2026-11-23).
 THREADS_SIDE_BY_SIDE = 4
-# At most this number, where they save a round of the jobs or occupy cores that would be idle.
-MAX_THREADS_SIDE_BY_SIDE = 6
+# More, where they save a round of the jobs or occupy cores that would be idle.
+THREADS_OF_PLATES = range(4, 7)
 
 # Values of a small plate: one or two seconds per step on one core. Its minutes per step are few,
 # because the time of a cluster job is the sum of those of its steps.
@@ -91,9 +91,11 @@ class Estimates:
         jobs_per_gpu: int = 1,
         gpu_bytes: int | None = None,
         cores: int | None = None,
+        n_gpus: int = 1,
     ) -> None:
         self.config: Config = config
         self.cores: int | None = cores
+        self._gpu_slots = n_gpus * jobs_per_gpu
         self._jobs_per_gpu, self._gpu_bytes = jobs_per_gpu, gpu_bytes
         given = config.compute.block_budget
         self.budget: int | None = None if given == "auto" else parse_bytes(given)
@@ -294,12 +296,13 @@ class Estimates:
         n_gpus, parts = self.gpus(rule, plate), self._jobs_per_gpu
         if n_gpus != 1 or self.config.compute.cluster:
             return n_gpus * parts
-        needed = 1
+        needed = 1 if plate else parts // 2 or 1  # few jobs of the atlas run at once
         if self._gpu_bytes:
             cost = _cost(rule)
             matrices = cost.gpu_mb or cost.extra_mb
             needed_mb = GPU_DEVICE_MB + (matrices(self._job(plate, threads)) if matrices else 0)
-            needed = ceil(1e6 * needed_mb * parts / (GPU_POOL_SHARE * self._gpu_bytes))
+            for_memory = 1e6 * needed_mb * parts / (GPU_POOL_SHARE * self._gpu_bytes)
+            needed = max(needed, ceil(for_memory))
         return min(attempt * needed, parts)
 
     # Requests -----------------------------------------------------------------------------------
@@ -378,16 +381,23 @@ class Estimates:
             shares_cores = beside
         else:  # a GPU without other jobs; a given budget asks for its threads
             shares_cores = beside and not gpu and self.budget is None
-        if not shares_cores:
-            return threads
-        if not gpu:
-            most = threads_side_by_side(self.n_plates, self.cores)
-        elif rule == "select_genes":  # all plates are loaded, so that only jobs on the GPU run
-            per_job = (self.cores or 0) // self._jobs_per_gpu
-            most = min(max(per_job, THREADS_SIDE_BY_SIDE), GPU_THREADS)
-        else:
-            most = THREADS_SIDE_BY_SIDE
-        return min(threads, most)
+        return min(threads, self._threads_side_by_side(rule, plate)) if shares_cores else threads
+
+    def _threads_side_by_side(self, rule: str, plate: str | None) -> int:
+        """Threads of each job of a plate: those with which all plates are done first. On a GPU more
+        jobs hide their starts, and more threads decode faster for it.
+        """
+        cores, gpu = self.cores, self.gpus(rule, plate) > 0
+        if cores is None or (gpu and rule != "select_genes"):  # others load plates beside it
+            return THREADS_SIDE_BY_SIDE
+
+        def time(threads: int) -> float:
+            at_once = min(cores // threads, self._gpu_slots if gpu else cores)
+            seconds = self.seconds(rule, plate, threads) if gpu else 1 / threads
+            return ceil(self.n_plates / at_once) * seconds
+
+        choices = range(2, GPU_THREADS + 1) if gpu else THREADS_OF_PLATES
+        return min((n for n in choices if n <= cores), key=time, default=THREADS_SIDE_BY_SIDE)
 
     def disk(self, rule: str, plate: str | None = None) -> int:
         """MB of the store that a job writes."""
@@ -397,15 +407,3 @@ class Estimates:
 
 def _cost(rule: str) -> RuleCost:
     return COSTS.get(rule) or RuleCost()
-
-
-def threads_side_by_side(n_plates: int, cores: int | None) -> int:
-    """Threads of each job of a plate: those with which all plates are done first."""
-    if cores is None or cores < MAX_THREADS_SIDE_BY_SIDE:
-        return THREADS_SIDE_BY_SIDE
-
-    def time(threads: int) -> float:
-        rounds = ceil(n_plates / (cores // threads))
-        return rounds / threads
-
-    return min(range(THREADS_SIDE_BY_SIDE, MAX_THREADS_SIDE_BY_SIDE + 1), key=time)

@@ -102,17 +102,40 @@ def test_plates_side_by_side_are_done_in_few_rounds(n_plates: int, cores: int, t
     plates = [Plate(plate=f"p{i}", path="x.h5ad", n_cells=1_000_000) for i in range(n_plates)]
     estimates = Estimates(load({"backend": "cpu"}), plates, cores=cores)
     assert estimates.threads("load", "p0") == threads
-    # Two GPU jobs at once, beside others that load plates; these are done before `select_genes`.
-    shared = Estimates(load({"backend": "gpu"}), plates, jobs_per_gpu=2, cores=cores)
+    # GPU jobs run beside others that load plates; these are done before `select_genes`.
+    shared = Estimates(load({"backend": "gpu"}), plates, jobs_per_gpu=4, cores=cores)
     assert shared.threads("hvg", "p0") == 4
-    assert shared.threads("select_genes", "p0") == (8 if cores in (16, 64) else 4)
     # A copy by gene that ends makes room for the next step to the map.
     copying = shared.threads("by_gene", "p0")
     assert shared.threads("pca") == (8 if cores is None else copying)
     assert estimates.threads("map") == (16 if cores is None else min(copying, 16))
     config = {"backend": "gpu", "by_gene": False}
-    no_copies = Estimates(load(config), plates, jobs_per_gpu=2, cores=cores)
+    no_copies = Estimates(load(config), plates, jobs_per_gpu=4, cores=cores)
     assert no_copies.threads("pca") == (8 if cores is None else 16)
+
+
+@pytest.mark.parametrize(
+    ("n_plates", "cores", "n_gpus", "jobs_per_gpu", "threads"),
+    [
+        (6, 16, 1, 4, 5),  # two rounds of three
+        (300, 16, 1, 4, 4),
+        (2, 16, 1, 4, 8),
+        (6, 16, 1, 2, 8),  # the parts of the GPU are fewer than the cores would serve
+        (6, 16, 1, 1, 16),  # the only job
+        (300, 8, 1, 4, 2),  # their starts take as long as their decoding
+        (300, 2, 1, 4, 2),
+        (300, 64, 1, 4, 8),
+        (300, 64, 4, 4, 4),
+        (6, None, 1, 4, 4),
+    ],
+)
+def test_decoding_decides_how_many_plates_the_gpus_select_at_once(
+    n_plates: int, cores: int, n_gpus: int, jobs_per_gpu: int, threads: int
+):
+    plates = [Plate(plate=f"p{i}", path="x.h5ad", n_cells=1_000_000) for i in range(n_plates)]
+    given = {"jobs_per_gpu": jobs_per_gpu, "cores": cores, "n_gpus": n_gpus}
+    estimates = Estimates(load({"backend": "gpu"}), plates, **given)
+    assert estimates.threads("select_genes", "p0") == threads
 
 
 def test_small_plates_that_are_neighbours_share_a_job():
@@ -282,19 +305,20 @@ def test_gpus_follow_from_backend_and_cluster(config, gpus, monkeypatch):
     ("config", "gpu_bytes", "parts"),
     [
         ({"backend": "cpu"}, 80e9, {"hvg": 0, "umap": 0, "load": 0}),
-        ({"backend": "gpu"}, None, {"hvg": 1, "select_genes": 1, "umap": 1, "load": 0}),
+        ({"backend": "gpu"}, None, {"hvg": 1, "select_genes": 1, "umap": 2, "load": 0}),
         # 2,760,000 cells with 300 components take 12.6 GB, beside 4 GB of any step.
-        ({"backend": "gpu"}, 80e9, {"hvg": 1, "select_genes": 1, "pca": 1, "umap": 1}),
-        ({"backend": "gpu"}, 24e9, {"hvg": 1, "select_genes": 1, "neighbors": 2, "map": 2}),
-        ({"backend": "gpu", "compute": {"jobs_per_gpu": 4}}, 80e9, {"hvg": 1, "umap": 1}),
-        ({"backend": "gpu", "compute": {"jobs_per_gpu": 4}}, 16e9, {"hvg": 2, "umap": 4}),
-        ({"backend": "gpu", "compute": {"cluster": {"devices": 3}}}, 80e9, {"hvg": 6, "umap": 2}),
+        ({"backend": "gpu"}, 80e9, {"hvg": 1, "select_genes": 1, "pca": 2, "umap": 2}),
+        ({"backend": "gpu"}, 24e9, {"hvg": 1, "select_genes": 1, "neighbors": 4, "map": 4}),
+        ({"backend": "gpu", "compute": {"jobs_per_gpu": 2}}, 80e9, {"hvg": 1, "umap": 1}),
+        ({"backend": "gpu"}, 16e9, {"hvg": 2, "umap": 4}),
+        ({"backend": "gpu", "compute": {"cluster": {"devices": 3}}}, 80e9, {"hvg": 12, "umap": 4}),
     ],
 )
 def test_parts_of_a_gpu_follow_from_its_memory(config, gpu_bytes, parts):
     read = load(config)
     estimates = Estimates(read, PLATES, jobs_per_gpu=read.compute.jobs_per_gpu, gpu_bytes=gpu_bytes)
-    assert {rule: estimates.gpu_parts(rule, "first", 4) for rule in parts} == parts
+    plates = {rule: "first" if rule in ("hvg", "select_genes", "load") else None for rule in parts}
+    assert {rule: estimates.gpu_parts(rule, plate, 4) for rule, plate in plates.items()} == parts
 
 
 def test_a_job_that_failed_gets_more_of_a_gpu_and_not_more_gpus():

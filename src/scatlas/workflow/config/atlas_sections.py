@@ -239,10 +239,10 @@ class Compute(Section):
         examples=["20GB", "60GB"],
     )
     jobs_per_gpu: Literal[1, 2, 3, 4] = described(
-        2,
-        "Parts into which jobs divide each GPU of this machine and its memory. A job gets one,",
-        "or more if it needs more memory. Snakemake's resource gpu counts parts. Jobs on Slurm",
-        "and jobs with compute.cluster have whole GPUs.",
+        4,
+        "Parts into which jobs divide each GPU of this machine and its memory. A job of a plate",
+        "gets one, others half of the GPU, or more if they need more memory. Snakemake's resource",
+        "gpu counts parts. Jobs on Slurm and jobs with compute.cluster have whole GPUs.",
     )
     cluster: Cluster | None = described(
         None,
