@@ -52,11 +52,15 @@ def main(argv: list[str] | None = None) -> None:
 def in_rare_genes(args: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
     """Genes that are dropped, bool [genes], and each cell's counts in them, [cells]."""
     # Most runs work on tables alone and start without what reads counts.
+    from scatlas.compute.threads import GPU_BLOCK_BYTES, GPU_BUDGET
     from scatlas.io import read_matrix
     from scatlas.matrix.size_factors import cell_totals
     from scatlas.workflow.cell_filter import frequent_genes
 
-    x, var = read_matrix(args.store, compact=True, **script.block_sizes(args))
+    sizes = script.block_sizes(args)
+    if args.block_budget == "auto":  # exact sums: larger blocks keep 16 threads busy, not nine
+        sizes = {"block_budget": GPU_BUDGET, "largest_block": GPU_BLOCK_BYTES}
+    x, var = read_matrix(args.store, compact=True, **sizes)
     n_cells = var["n_cells_by_counts"].to_numpy()
     rare = ~frequent_genes(n_cells, args.drop_rare_genes, source=f"plate {args.plate}")
     if not n_cells[rare].any():  # nothing to take off, and no pass for it
