@@ -403,14 +403,17 @@ COSTS = {
         extra_mb=lambda job: job.of.sample_mb + job.of.harmony_mb(job.of.own_harmony_cells),
         gpu_mb=None,
     ),
-    # Per cell of the atlas: [5].
+    # Per cell of the atlas: [5]. Figures at a time: of a small atlas few, with a core for its page.
     "report": replace(
         _SAMPLE,
         time=Cost(3, us_per_cell=0.6),
         size=None,
         plate_s=PLATE_S,
-        # Figures at a time. Of a small atlas few: on two cores the page is made beside them.
-        threads=lambda job: 8 if not job.of.is_small_atlas else 4 if (job.of.cores or 1) > 3 else 1,
+        threads=lambda job: (
+            max(1, min(4, (job.of.cores or 1) - job.of.config.explore.page))
+            if job.of.is_small_atlas
+            else 8
+        ),
         extra_mb=lambda job: job.of.sample_mb + 150 * job.threads,  # pixels, and 2**18 cells
     ),
     # The page: [8]; genes that the atlas lacks: as select_genes.

@@ -21,7 +21,7 @@ from scatlas.compute.threads import use_threads
 from scatlas.errors import InputError
 from scatlas.io.files.checksums import write_json
 from scatlas.workflow.report import Results, _tables
-from scatlas.workflow.report._build import _milestones, compare_plates
+from scatlas.workflow.report._build import _milestones
 from scatlas.workflow.report._page import ReportWriter, caption, cell_texts, write_page
 from scatlas.workflow.report._results import AtlasMap
 from tests.helpers.report_files import CAPTIONS, CONFIG, make_report, make_results
@@ -315,7 +315,7 @@ def test_bounds_have_a_table_and_doubts_are_said(run, tmp_path: Path) -> None:
     assert "plate2 keeps only 35% of its cells: " in page
     assert "Too small to choose genes (consensus.min_cells): plate2." in page
     # Only two plates choose genes, and what a third one shares is not odd.
-    assert np.isnan(compare_plates(few).facts.loc["plate2", "shared genes %"])
+    assert np.isnan(few.comparison.facts.loc["plate2", "shared genes %"])
     consensus = pd.read_csv(tmp_path / "tables/consensus.tsv", sep="\t", index_col="plates")
     assert list(consensus.index) == [1, 2]
 

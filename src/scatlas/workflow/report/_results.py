@@ -27,6 +27,7 @@ from scatlas.workflow.cell_filter import BOUNDS, DEVIATIONS
 from scatlas.workflow.explore import read_markers
 from scatlas.workflow.labels import Labels
 from scatlas.workflow.report import _tables
+from scatlas.workflow.report._odd_plates import PlateComparison, facts_of_plates
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -234,6 +235,18 @@ class Results:
             obs = self.cells.obs
             return pd.crosstab(obs["leiden"].astype(str), obs["plate"].astype(str))
         return self.atlas_map.crosstab("plate").rename_axis("leiden")
+
+    @cached_property
+    def comparison(self) -> PlateComparison:
+        facts = facts_of_plates(
+            self.qc_summaries,
+            self.median_pct_mt,
+            # A plate that chooses no genes of the atlas shares few, which is not odd.
+            dict.fromkeys(self.variable_genes, ()) | self.choosing_genes,
+            self.ranked,
+            self.clusters_by_plate,
+        )
+        return PlateComparison(facts)
 
     @cached_property
     def doublet_facts(self) -> dict[str, dict[str, Any]]:
