@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
     from scatlas.workflow.resources import Estimates
 
-# MB of memory. The merged obs is written by column: an atlas needs a tenth of the memory of its
-# plates' tables.
+# MB of memory. The merged obs is written by column: an atlas needs a tenth of its plates' tables.
 MERGED_OBS_SHARE = 0.1
 # Per cell on 30 components, with scores and simulated doublets; and neighbours of one part.
 DOUBLETS_MB_PER_CELL, DOUBLETS_MB = 0.35e-3, 500
@@ -80,8 +79,7 @@ MARKERS_PLATE_S, PLATE_S = 0.1, 0.015
 SNAKEMAKE_START_S, JOB_START_S = 5, 0.08
 
 
-# Time limits. SLACK: how much slower than measured a disk or a core may be before the limit ends
-# the job.
+# Time limits. SLACK: how much slower than measured a disk or a core may be before the limit.
 SLACK = 20
 START_MINUTES = 10
 SUBSET_MINUTES, SUBSET_CELLS_PER_MINUTE = 15, 10_000  # neighbours, UMAP, figures
