@@ -36,15 +36,17 @@ class _Points(PathCollection):
 
     @allow_rasterization
     def draw(self, renderer: RendererBase) -> None:
+        assert self.axes is not None
+        box = self.axes.bbox
         self.update_scalarmappable()
         pixels = np.asarray(self.get_offset_transform().transform(self.get_offsets()))
         colours = np.broadcast_to(self.get_facecolor(), (len(pixels), 4)).astype(np.float32)
         radius = np.sqrt(self.get_sizes()[0]) / 2 * renderer.points_to_pixels(1)
-        left, bottom, right, top = self.axes.bbox.extents.astype(int)
+        left, bottom, right, top = map(int, box.extents)
         image = np.zeros((top + 1 - bottom, right + 1 - left, 4), np.float32)
         _draw_discs(pixels - (left, bottom), colours, _discs(radius), image)
         gc = renderer.new_gc()
-        self._set_gc_clip(gc)
+        gc.set_clip_rectangle(box)
         renderer.draw_image(gc, left, bottom, np.rint(255 * image).astype(np.uint8))
         gc.restore()
 

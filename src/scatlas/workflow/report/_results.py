@@ -242,7 +242,7 @@ class Results:
             self.qc_summaries,
             self.median_pct_mt,
             # A plate that chooses no genes of the atlas shares few, which is not odd.
-            dict.fromkeys(self.variable_genes, ()) | self.choosing_genes,
+            {plate: list[str]() for plate in self.variable_genes} | self.choosing_genes,
             self.ranked,
             self.clusters_by_plate,
         )
