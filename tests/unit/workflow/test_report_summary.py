@@ -183,7 +183,7 @@ def test_addresses_of_the_explorer_hold_any_name(name: str):
 
 
 def test_the_explorer_of_a_config(results: Results):
-    wanted = {"page": True, "columns": ["drug"], "n_genes": 2}
+    wanted = CONFIG["explore"] | {"columns": ["drug"], "n_genes": 2}
     explorer = Explorer.of_config(results, {**CONFIG, "explore": wanted})
     assert explorer.columns == {"drug"}
     assert len(explorer.genes) == 2
