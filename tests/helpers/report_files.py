@@ -24,7 +24,7 @@ CONFIG = {
     "consensus": {"min_plates": 2},
     "scale": None,
     "report": {"colors": ["cell_line", "plate", "no such column", "leiden"]},
-    "explore": {"page": True, "columns": [], "n_genes": 300},
+    "explore": {"page": True, "columns": [], "genes": [], "n_genes": 300, "max_mb": 30},
 }
 
 

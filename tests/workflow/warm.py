@@ -30,8 +30,8 @@ from tests.helpers.once import once
 ROOT = Path(__file__).parents[2]
 # Imports of the scripts, and Snakemake with its plugins.
 LIBRARIES = (
-    *("anndata", "dask.array", "docutils.core", "docutils.writers.html5_polyglot", "h5py"),
-    *("hdf5plugin", "igraph", "matplotlib.backends.backend_agg", "matplotlib.figure"),
+    *("anndata", "dask.array", "h5py", "hdf5plugin", "igraph"),
+    *("matplotlib.backends.backend_agg", "matplotlib.figure"),
     *("numba", "numpy", "pandas", "pyarrow.dataset", "pyarrow.parquet", "scipy.sparse"),
     *("scipy.sparse.csgraph", "sklearn.neighbors", "zarr"),
     *("snakemake.cli", "snakemake.report.html_reporter", "snakemake_executor_plugin_slurm"),

@@ -48,6 +48,7 @@ _RC = {
     "axes.titlelocation": "left",
     "axes.titlesize": 10,
     "axes.titleweight": "bold",
+    "axes.titley": 1.0,  # else each drawing asks where all names of ticks end
     "figure.facecolor": "white",
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same on each machine
     "font.size": 9,
@@ -138,7 +139,7 @@ def save(made: Figure, path: Path | str, *, dpi: int | None = None) -> None:
     canvas = made.canvas if isinstance(made.canvas, FigureCanvasAgg) else FigureCanvasAgg(made)
     if layout := made.get_layout_engine():
         layout.execute(made)
-        made.set_layout_engine("none")  # each drawing would begin where the one before ended
+        made.set_layout_engine()  # none: each drawing would begin where the one before ended
     renderer = canvas.get_renderer()  # type: ignore[no-untyped-call]
     box = made.get_tightbbox(renderer).padded(_MARGIN)
     with atomic_path(path) as partial:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pandas as pd
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
+from matplotlib.colors import Normalize, to_rgba_array
 from matplotlib.lines import Line2D
 
 from scatlas._util.numbers import whole_number
 from scatlas.columns import MAX_NUMBERS, are_measures, as_names
 from scatlas.errors import InputError
 from scatlas.pl._cell_values import CellValues, categories
+from scatlas.pl._points import draw_points
 from scatlas.pl._style import (
     BLUE,
     GREY,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
     from anndata import AnnData
     from matplotlib.axes import Axes
-    from matplotlib.collections import PathCollection
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
@@ -200,8 +200,7 @@ def new_cells(
         xy, unlike = plates[name]
         _points(ax, atlas, GREY)
         shuffled = order.permutation(len(xy))
-        colour = np.where(unlike, ORANGE, BLUE)[shuffled]
-        _points(ax, xy[shuffled], colour)
+        _points(ax, xy[shuffled], to_rgba_array([BLUE, ORANGE])[unlike[shuffled].astype(int)])
         ax.set(xticks=[], yticks=[])
         ax.set_box_aspect(1)
         ax.grid(visible=False)
@@ -217,10 +216,9 @@ def new_cells(
     return made
 
 
-def _points(ax: Axes, xy: NDArray[np.floating], colour: str | NDArray[np.str_]) -> None:
+def _points(ax: Axes, xy: NDArray[np.floating], colour: str | NDArray[np.float64]) -> None:
     area = float(np.clip(20_000 / max(1, len(xy)), 0.2, 6))
-    x, y = np.asarray(xy)[:, :2].T
-    ax.scatter(x, y, s=area, c=colour, linewidths=0, rasterized=True)
+    draw_points(ax, np.asarray(xy)[:, :2], area, facecolors=colour)
 
 
 def empty_map() -> tuple[Figure, Axes]:
@@ -264,8 +262,8 @@ def scatter(
     ax: Axes, xy: np.ndarray, codes: np.ndarray, palette: list[str], order: np.ndarray
 ) -> None:
     """Draw cells in an order, each in its category's colour (code -1: missing)."""
-    point = np.array([*palette, MISSING])[codes]
-    _scatter(ax, xy[order], c=point[order])
+    colour = to_rgba_array([*palette, MISSING])
+    _scatter(ax, xy[order], facecolors=colour[codes[order]])
 
 
 def label_clusters(ax: Axes, xy: np.ndarray, codes: np.ndarray, names: list[str]) -> dict[int, str]:
@@ -280,12 +278,10 @@ def label_clusters(ax: Axes, xy: np.ndarray, codes: np.ndarray, names: list[str]
     return marks
 
 
-def _scatter(ax: Axes, xy: np.ndarray, **options: Any) -> PathCollection:
+def _scatter(ax: Axes, xy: np.ndarray, **colour: Any) -> None:
     area = float(np.clip(60_000 / max(1, len(xy)), 0.25, 18)) * _relative_side(ax) ** 2
-    x, y = xy.T
-    drawn = ax.scatter(x, y, s=area, linewidths=0, rasterized=True, **options)
+    draw_points(ax, xy, area, **colour)
     _style_map(ax)
-    return drawn
 
 
 def _relative_side(ax: Axes) -> float:
@@ -327,11 +323,12 @@ def _draw_categories(
 def _draw_measure(ax: Axes, xy: np.ndarray, values: np.ndarray, lowest_on_top: bool) -> None:
     """Cells coloured by a number."""
     known = np.isfinite(values)
-    _scatter(ax, xy[~known], color=MISSING)
+    _scatter(ax, xy[~known], facecolors=MISSING)
     # The most remarkable values on top, so that no cell hides them.
     order = np.argsort(-values[known] if lowest_on_top else values[known], kind="stable")
     colour = colour_scale(values[known], lowest_on_top)
-    _scatter(ax, xy[known][order], c=values[known][order], cmap=colour.cmap, norm=colour.norm)
+    scale = {"cmap": colour.cmap, "norm": colour.norm}
+    _scatter(ax, xy[known][order], array=values[known][order], **scale)
     add_colour_bar(ax, colour)
 
 

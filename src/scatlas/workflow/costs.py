@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 # They run while plates are copied by gene.
 STEPS_TO_MAP = {"concat_on_disk", "pca", "subset", "neighbors", "umap", "map"}
-# MB of memory. The merged obs is written by column: an atlas needs a tenth of the memory of its
-# plates' tables.
+# MB of memory. The merged obs is written by column: an atlas needs a tenth of its plates' tables.
 MERGED_OBS_SHARE = 0.1
 # Per cell on 30 components, with scores and simulated doublets; and neighbours of one part.
 DOUBLETS_MB_PER_CELL, DOUBLETS_MB = 0.35e-3, 500
@@ -82,8 +81,7 @@ MARKERS_PLATE_S, PLATE_S = 0.1, 0.015
 SNAKEMAKE_START_S, JOB_START_S = 5, 0.08
 
 
-# Time limits. SLACK: how much slower than measured a disk or a core may be before the limit ends
-# the job.
+# Time limits. SLACK: how much slower than measured a disk or a core may be before the limit.
 SLACK = 20
 START_MINUTES = 10
 SUBSET_MINUTES, SUBSET_CELLS_PER_MINUTE = 15, 10_000  # neighbours, UMAP, figures
@@ -405,14 +403,17 @@ COSTS = {
         extra_mb=lambda job: job.of.sample_mb + job.of.harmony_mb(job.of.own_harmony_cells),
         gpu_mb=None,
     ),
-    # Per cell of the atlas: [5].
+    # Per cell of the atlas: [5]. Figures at a time: of a small atlas few, with a core for its page.
     "report": replace(
         _SAMPLE,
         time=Cost(3, us_per_cell=0.6),
         size=None,
         plate_s=PLATE_S,
-        # Figures at a time. Of a small atlas few: on two cores the page is made beside them.
-        threads=lambda job: 8 if not job.of.is_small_atlas else 4 if (job.of.cores or 1) > 3 else 1,
+        threads=lambda job: (
+            max(1, min(4, (job.of.cores or 1) - job.of.config.explore.page))
+            if job.of.is_small_atlas
+            else 8
+        ),
         extra_mb=lambda job: job.of.sample_mb + 150 * job.threads,  # pixels, and 2**18 cells
     ),
     # The page: [8]; genes that the atlas lacks: as select_genes.

@@ -21,9 +21,10 @@ import scatlas as sa
 from scatlas import pl
 from scatlas.errors import InputError
 from scatlas.pl._cell_values import categories
+from scatlas.pl._points import draw_points
 from scatlas.pl._qc import Counted
 from scatlas.pl._style import colours, short_names
-from scatlas.pl._umap import _label_positions, _push_apart
+from scatlas.pl._umap import _label_positions, _push_apart, empty_map
 from tests.unit.test_names import LABELS
 
 THRESHOLDS = {"min_genes": 200, "max_genes": None, "max_counts": 40000, "max_pct_mt": 20.0}
@@ -698,3 +699,22 @@ def test_quantiles_of_counted_numbers_are_those_of_the_numbers(numbers: np.ndarr
     np.testing.assert_array_equal(np.repeat(*counted), np.sort(known))
     np.testing.assert_array_equal(counted.quantiles(shares), np.quantile(known, shares))
     assert Counted.tally(numbers[:0]).quantiles(shares) == ()
+
+
+@pytest.mark.parametrize("area", [0.3, 2.0, 40.0])
+def test_points_are_those_of_matplotlib(area: float) -> None:
+    rng = np.random.default_rng(0)
+    xy, rgba = rng.normal(size=(2000, 2)), np.insert(rng.random((2000, 3)), 3, 1, axis=1)
+    images = []
+    for own in (True, False):
+        made, ax = empty_map()
+        if own:
+            draw_points(ax, xy, area, facecolors=rgba)
+        else:
+            ax.scatter(*xy.T, s=area, c=rgba, linewidths=0)
+        made.canvas.draw()
+        images.append(np.asarray(made.canvas.buffer_rgba()).astype(int))
+    away = np.abs(images[0] - images[1])
+    assert away.max() < 64
+    assert away.mean() < 1
+    assert (images[0] != 255).any(axis=2).sum() > 1000

@@ -13,7 +13,6 @@ import pytest
 
 from scatlas.workflow.labels import Labels
 from scatlas.workflow.report import Results
-from scatlas.workflow.report._build import compare_plates
 from scatlas.workflow.report._links import Anchors, Explorer, Link, cluster_links, marker_links
 from scatlas.workflow.report._odd_plates import FACTS, PlateComparison
 from scatlas.workflow.report._summary import Summary, clusters_of_one_plate, summarize
@@ -140,7 +139,7 @@ def test_the_facts_of_a_run_are_those_of_its_files(results: Results, tmp_path: P
         json.dumps(summary | {"median_counts": summary["median_counts"] / 50})
     )
     changed = replace(results, summaries={**results.summaries, plate: tmp_path / "qc_summary.json"})
-    before, after = compare_plates(results), compare_plates(changed)
+    before, after = results.comparison, changed.comparison
     assert not before.is_odd["median counts"].any()
     assert after.is_odd.index[after.is_odd["median counts"]].tolist() == [plate]
     table = pd.read_parquet(results.qc[plate])
@@ -184,7 +183,7 @@ def test_addresses_of_the_explorer_hold_any_name(name: str):
 
 
 def test_the_explorer_of_a_config(results: Results):
-    wanted = {"page": True, "columns": ["drug"], "n_genes": 2}
+    wanted = CONFIG["explore"] | {"columns": ["drug"], "n_genes": 2}
     explorer = Explorer.of_config(results, {**CONFIG, "explore": wanted})
     assert explorer.columns == {"drug"}
     assert len(explorer.genes) == 2

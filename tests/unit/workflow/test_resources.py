@@ -373,11 +373,16 @@ def test_new_plates_request_what_the_reference_and_their_cells_need(tmp_path: Pa
         assert estimates.runtime(rule, "first" if rule == "map_plate" else None, 4) >= 3
 
 
-@pytest.mark.parametrize(("cores", "threads"), [(None, 1), (2, 1), (4, 4), (16, 4)])
-def test_figures_of_a_small_atlas_leave_a_core_to_the_page(cores: int | None, threads: int):
+@pytest.mark.parametrize(
+    ("cores", "threads", "without"), [(None, 1, 1), (2, 1, 2), (4, 3, 4), (16, 4, 4)]
+)
+def test_figures_of_a_small_atlas_leave_a_core_to_the_page(
+    cores: int | None, threads: int, without: int
+):
     plates = [Plate(plate="a", path="x.h5ad", n_cells=5000)]
-    estimates = Estimates(load({}), plates, cores=cores)
-    assert estimates.threads("report") == threads
+    for page, expected in ((True, threads), (False, without)):
+        config = load({"explore": {"page": page}})
+        assert Estimates(config, plates, cores=cores).threads("report") == expected
 
 
 def test_one_timer_at_a_time_lets_snakemake_look_for_jobs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -207,7 +207,9 @@ class LocalGroup:
         try:
             return LocalArray(self._root, key, document)
         except UnsupportedLayoutError:
-            return _open_node_with_zarr_python(self._root, key)
+            import zarr
+
+            return zarr.open_array(self._root, path=key, mode="r", zarr_format=3)
 
     def get(self, name: str, default: Any = None) -> Any:
         try:

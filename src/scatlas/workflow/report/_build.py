@@ -19,7 +19,6 @@ from scatlas.workflow.report._links import (
     marker_links,
     plate_links,
 )
-from scatlas.workflow.report._odd_plates import PlateComparison, facts_of_plates
 from scatlas.workflow.report._page import ReportWriter, caption, write_page
 from scatlas.workflow.report._results import MAX_POINTS
 from scatlas.workflow.report._summary import summarize
@@ -61,14 +60,10 @@ def build(
     # Begun first, as they take the longest; the page shows one before all others.
     first, *maps = _maps(writer, results, config)
     anchors = Anchors.number(results, natsorted(results.clusters_by_plate.index))
-    comparison = compare_plates(results)
-    links_of_plates = partial(
-        plate_links, comparison=comparison, anchors=anchors, explorer=explorer
-    )
     links_of_clusters = partial(cluster_links, anchors=anchors, explorer=explorer)
     links_of_markers = partial(marker_links, anchors=anchors, explorer=explorer)
     sections: dict[str, Items] = {
-        "Cells": _quality(writer, results, comparison, links_of_plates),
+        "Cells": _quality(writer, results, anchors, explorer),
         "Genes": _genes(writer, results),
         "Components": _components(writer, results),
         "Map": [
@@ -92,9 +87,8 @@ def build(
         ],
     }
     there = {first.id, *(item.id for items in sections.values() for item in items)}
-    said = summarize(
-        results, config, comparison, results.clusters_by_plate, anchors, explorer, there
-    )
+    clusters = results.clusters_by_plate
+    said = summarize(results, config, results.comparison, clusters, anchors, explorer, there)
     return write_page(
         page,
         title=_title(config),
@@ -122,21 +116,7 @@ def _headline(results: Results) -> dict[str, str]:
     }
 
 
-def compare_plates(results: Results) -> PlateComparison:
-    facts = facts_of_plates(
-        results.qc_summaries,
-        results.median_pct_mt,
-        # A plate that chooses no genes of the atlas shares few, which is not odd.
-        dict.fromkeys(results.variable_genes, ()) | results.choosing_genes,
-        results.ranked,
-        results.clusters_by_plate,
-    )
-    return PlateComparison(facts)
-
-
-def _quality(
-    writer: ReportWriter, results: Results, comparison: PlateComparison, links: Links
-) -> Items:
+def _quality(writer: ReportWriter, results: Results, anchors: Anchors, explorer: Explorer) -> Items:
     """Cells kept and removed, their metrics, the bounds, and doublets."""
     summaries = results.qc_summaries
     n_in, n_kept = results.n_cells
@@ -161,9 +141,11 @@ def _quality(
         writer.table(
             "odd_plates",
             "Plates compared",
-            comparison.table(),
+            results.comparison.table(),
             shown=_without_scores,
-            links=links,
+            links=partial(
+                plate_links, comparison=results.comparison, anchors=anchors, explorer=explorer
+            ),
         ),
         writer.table("cells", "Cells of each plate", _tables.cells(summaries), total=True),
         *left_out,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from importlib.metadata import version
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -105,13 +107,10 @@ def doublets(captures: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
 
 def consensus(variable: Mapping[str, Collection[str]], chosen: Collection[str]) -> pd.DataFrame:
     """Highly variable genes by number of plates, and how many of them the atlas has."""
-    times: dict[str, int] = {}
-    for genes in variable.values():
-        for gene in genes:
-            times[gene] = times.get(gene, 0) + 1
+    times = Counter(chain.from_iterable(variable.values()))
     n_plates = len(variable)
     n_genes = np.bincount(list(times.values()), minlength=n_plates + 1)
-    taken = np.bincount([times.get(gene, 0) for gene in chosen], minlength=n_plates + 1)
+    taken = np.bincount([times[gene] for gene in chosen], minlength=n_plates + 1)
     plates = pd.RangeIndex(1, n_plates + 1, name="plates")
     return pd.DataFrame({"genes": n_genes[1:], "in the atlas": taken[1:]}, index=plates)
 
