@@ -6,6 +6,7 @@ memory. Partial results are combined in row order: the same bits on any machine.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -129,13 +130,9 @@ class DaskBlocks:
 
     def select_genes(self, index: NDArray[Any]) -> da.Array:
         """Columns by their positions, lazily."""
-        x, kernels, n_genes = self.x, kernels_for("counts.select", self.x), self.x.shape[1]
-
-        def of_block(block: Any) -> Any:
-            if isinstance(block, LazyNormalizedCsr) and block.shape[1] == n_genes:
-                return block[:, index]
-            return kernels.select_genes(block, index, n_genes)
-
+        x, kernels = self.x, kernels_for("counts.select", self.x)
+        # Of a function within this one Dask would search all modules for its names.
+        of_block = partial(_select_genes, kernels.select_genes, index, x.shape[1])
         return map_blocks(of_block, x, dtype=x.dtype, n_vars=index.size)
 
 
@@ -313,6 +310,12 @@ def _select_rows(block: Any, mask: NDArray[np.bool_]) -> Any:
     return block if mask.all() else InMemoryBlocks(block, kind_of(block)).select_rows(mask)
 
 
+def _select_genes(select: Any, index: NDArray[Any], n_genes: int, block: Any) -> Any:
+    if isinstance(block, LazyNormalizedCsr) and block.shape[1] == n_genes:
+        return block[:, index]
+    return select(block, index, n_genes)
+
+
 def select_genes(x: Any, index: NDArray[Any]) -> Any:
     """Columns of ``x`` at the positions ``index``, in their order; lazily for Dask."""
     return row_blocks(x).select_genes(np.asarray(index))
@@ -321,8 +324,5 @@ def select_genes(x: Any, index: NDArray[Any]) -> Any:
 def spread_genes(x: da.Array, columns: NDArray[np.integer[Any]], n_genes: int) -> da.Array:
     """Lazy CSR among ``n_genes``, in which gene i of ``x`` is at the ascending ``columns[i]``."""
     kernels = kernels_for("counts.select", x)
-
-    def of_block(block: Any) -> Any:
-        return kernels.spread_genes(block, columns, n_genes)
-
+    of_block = partial(kernels.spread_genes, columns=columns, n_genes=n_genes)
     return map_blocks(of_block, x, dtype=x.dtype, n_vars=n_genes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -76,10 +77,7 @@ def select_and_log_normalize(x: Any, genes: ArrayLike, *, size_factors: ArrayLik
         raise InputError(str(error)) from error
 
     kernels = kernels_for("counts.normalize", x)
-
-    def normalize_block(block: blocks.Block, scales: NDArray[np.float64]) -> blocks.Block:
-        return kernels.select_and_log_normalize(block, scales, new_column)
-
+    normalize_block = partial(kernels.select_and_log_normalize, new_column=new_column)
     if not is_dask(x):
         return blocks.join(list(blocks.stream(x, normalize_block, scales)))
     # Select whole blocks that have a selected cell; the kernel leaves out the other cells.

@@ -26,6 +26,8 @@ FEW_CORES = 4
 def main() -> None:
     command = sys.argv[1:]
     use_this_package()
+    # Steps use one thread of BLAS: others would begin in each process, and spin for 25 ms.
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
     snakemake_pid = os.environ.get("SCATLAS_FORK_SERVER")  # the process number of Snakemake
     if snakemake_pid:
         try:

@@ -19,12 +19,12 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scatlas.compute.threads import blas_on_one_thread
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.context import ForkProcess
 
-# Seconds between two looks whether Snakemake still runs.
-_SNAKEMAKE_INTERVAL = 1.0
 # A run that begins with one of these steps, such as names of clusters, has none of the plates' that
 # `warm_up` runs: it waits for the imports alone, 3.1 of 4.7 processor s.
 _LATE_STEPS = {"labels", "embedding", "atlas", "cell_groups", "markers", "report", "explore"}
@@ -46,34 +46,38 @@ def warm_up(scripts: Path) -> None:
     """Run the steps of a plate on a few simulated cells, to import what they import while they run
     and load the kernels: half of the processor time of a step on some thousand cells.
     """
+    from scipy.sparse import csr_matrix
+
     from scatlas.datasets import simulate_plate
+    from scatlas.io.zarr_writer import sharded_array
 
     def run(name: str, *options: object) -> None:
-        step = ["--plate", "none", "--manifest", folder / f"manifests/{name}.json", "--threads", 2]
+        step = ["--plate", "none", "--manifest", folder / f"{name}.json", "--threads", 2, *options]
         main = runpy.run_path(str(scripts / f"{name}.py"))["main"]
-        main([str(option) for option in [*step, *options]])
+        main([str(option) for option in [*step, "--block-budget", "1MB"]])
 
+    plate = simulate_plate(1, n_cells=100, n_genes=1_100)
+    # Several blocks of many chunks, as of larger plates, once with counts of two bytes.
+    usual, sharded_array.CHUNK_VALUES = sharded_array.CHUNK_VALUES, 2**10
     with tempfile.TemporaryDirectory(prefix="scatlas-") as temporary:
-        folder = Path(temporary)
-        source, store, qc, factors = (
-            folder / name for name in ("plate.h5ad", "counts.zarr", "qc.parquet", "factors.parquet")
-        )
-        plate = simulate_plate(1, n_cells=100, n_genes=400)
-        plate.X.indices, plate.X.indptr = (
-            array.astype("int32") for array in (plate.X.indices, plate.X.indptr)
-        )
-        plate.write_h5ad(source, compression="gzip")
-        counts = ("--store", store, "--size-factors", factors, "--backend", "cpu")
-        run("load", "--source", source, "--store", store)
-        run("qc_filter", "--store", store, "--table", qc, "--summary", folder / "qc.json")
-        run("normalize", "--qc", qc, "--table", factors)
-        run("by_gene", "--store", store, "--qc", qc, "--by-gene", folder / "by_gene.zarr")
-        config = ("--config", '{"hvg": {"n_top_genes": 20}}')
-        run("hvg", *counts, *config, "--table", folder / "hvg.parquet")
-        genes = folder / "genes.tsv"
-        genes.write_text("\n".join(["gene", *plate.var_names[:20], ""]))
-        selected = ("--selected", folder / "selected.zarr", "--gram", folder / "gram.zarr")
-        run("select_genes", *counts, "--genes", genes, *selected)
+        for highest in (2**16 - 1, 2**8 - 1):
+            plate.X = csr_matrix(plate.X.toarray().clip(max=highest))  # int32
+            folder = Path(temporary, str(highest))
+            folder.mkdir()
+            source, qc, sizes, genes = (folder / name for name in ("h5ad", "qc", "sizes", "tsv"))
+            plate.write_h5ad(source, compression="gzip")
+            genes.write_text("\n".join(["gene", *plate.var_names[:20], ""]))
+            store = ("--store", folder / "counts.zarr")
+            run("load", "--source", source, *store)
+            run("qc_filter", *store, "--table", qc, "--summary", folder / "qc.json")
+            run("normalize", "--qc", qc, "--table", sizes)
+            run("by_gene", *store, "--qc", qc, "--by-gene", folder / "by_gene")
+            counts = (*store, "--size-factors", sizes, "--backend", "cpu")
+            config = ("--config", '{"hvg": {"n_top_genes": 20}}')
+            run("hvg", *counts, *config, "--table", folder / "hvg.parquet")
+            selected = ("--selected", folder / "selected", "--gram", folder / "gram")
+            run("select_genes", *counts, "--genes", genes, *selected)
+    sharded_array.CHUNK_VALUES = usual
 
 
 def serve(
@@ -86,9 +90,9 @@ def serve(
     gc.freeze()  # a collection would copy the pages of all imported objects into each process
     forked = multiprocessing.get_context("fork")
     jobs: dict[socket.socket, ForkProcess] = {}
-    while jobs or _runs(snakemake_pid):
+    while jobs or Path(f"/proc/{snakemake_pid}").exists():
         ends = {process.sentinel: client for client, process in jobs.items()}
-        for ready in wait([listener, *jobs, *ends], _SNAKEMAKE_INTERVAL):
+        for ready in wait([listener, *jobs, *ends], timeout=1):
             if ready is listener:
                 client = listener.accept()[0]
                 try:
@@ -99,6 +103,7 @@ def serve(
                 process = forked.Process(
                     target=_run, args=(run, request, files, [listener, client, *jobs])
                 )
+                blas_on_one_thread()  # its libraries, so that jobs need not find them, in 4 ms
                 process.start()
                 with suppress(OSError):
                     client.sendall(b"+")  # from now on the client must not run the script itself
@@ -115,14 +120,6 @@ def serve(
             elif ready in jobs:  # the client was killed
                 jobs[ready].kill()
                 jobs[ready].join()
-
-
-def _runs(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def _read(client: socket.socket) -> tuple[list[int], dict[str, Any]]:

@@ -21,12 +21,16 @@ CLIENT = (sys.executable, "-IS", fork_client.__file__)
 PROBE = """
 import json, os, sys
 from pathlib import Path
+from threadpoolctl import threadpool_info
 
 print("out", *sys.argv[1:])
 print("err", file=sys.stderr)
 modules = len([name for name in sys.modules if name.startswith("scatlas.kernels")])
+threads = [lib["num_threads"] for lib in threadpool_info() if lib["user_api"] == "blas"]
 facts = {"folder": os.getcwd(), "variable": os.environ.get("PROBE"), "input": sys.stdin.read()}
-Path(sys.argv[1]).write_text(json.dumps(facts | {"modules": modules, "parent": os.getppid()}))
+Path(sys.argv[1]).write_text(json.dumps(
+    facts | {"modules": modules, "parent": os.getppid(), "blas": threads}
+))
 if len(sys.argv) > 2:
     sys.exit(int(sys.argv[2]) if sys.argv[2].isdigit() else sys.argv[2])
 """
@@ -88,6 +92,7 @@ def test_a_forked_script_has_all_of_its_client(
     assert done.stdout == f"out {file} 7\n"
     facts = json.loads(file.read_text())
     assert facts["modules"] > 5  # were imported before
+    assert set(facts["blas"]) == {1}
     assert (facts["folder"], facts["variable"], facts["input"]) == (str(tmp_path), "set", "typed")
 
     # The next one comes from the same server, and knows nothing of the first.

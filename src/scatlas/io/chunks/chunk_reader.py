@@ -312,8 +312,9 @@ def _pread(fd: int, offset: int, n_bytes: int) -> memoryview:
     """Bytes of a file, in a buffer that the calling thread reuses."""
     buffer = getattr(_thread_local, "buffer", None)
     if buffer is None or len(buffer) < n_bytes:
-        buffer = _thread_local.buffer = bytearray(max(n_bytes, _READ_BYTES))
-    window = memoryview(buffer)[:n_bytes]
+        # Not a bytearray, which is cleared.
+        buffer = _thread_local.buffer = np.empty(max(n_bytes, _READ_BYTES), np.uint8).data
+    window = buffer[:n_bytes]
     _fill(fd, window, offset)
     return window
 

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -119,8 +120,9 @@ def _part_digest(file: Path, number: int) -> bytes:
     combined = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     with file.open("rb", buffering=0) as stream:
         stream.seek(number * _PART_BYTES)
-        for _ in range(_PART_BYTES // _READ_BYTES):
-            combined.update(stream.read(_READ_BYTES))
+        pieces = iter(partial(stream.read, _READ_BYTES), b"")
+        for piece in islice(pieces, _PART_BYTES // _READ_BYTES):
+            combined.update(piece)
     return combined.digest()
 
 
