@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import h5py
-import numpy as np
 from anndata.io import read_elem
 
 from scatlas.errors import prefix_errors
@@ -13,7 +12,7 @@ from scatlas.io import atomic_path, read_cells, read_matrix
 from scatlas.io.files.hdf5_writing import create_hdf5
 from scatlas.io.products.group_sums import write_group_sums
 from scatlas.matrix.markers import sum_plate
-from scatlas.matrix.select_normalize import select_and_log_normalize
+from scatlas.matrix.select_normalize import log_normalize
 from scatlas.matrix.size_factors import size_factors_by_row
 from scatlas.workflow import script
 
@@ -40,9 +39,9 @@ def main(argv: list[str] | None = None) -> None:
             with prefix_errors(f"plate {plate}"):
                 cells = read_cells(size_factors[plate], ["row", "size_factor"])
                 x, var = read_matrix(store, compact=True, **script.block_sizes(args))
-                factors = size_factors_by_row(cells, x.shape[0])
-                values = select_and_log_normalize(x, np.arange(len(var)), size_factors=factors)
-                labels = read_elem(groups[plate])[args.by]
+                values = log_normalize(x, size_factors_by_row(cells, x.shape[0]))
+                labels = read_elem(groups[plate])[args.by].set_axis(cells["row"])
+                labels = labels.reindex(range(x.shape[0]))
                 found = sum_plate(values, labels, var.index)
                 write_group_sums(file, plate, found)
             facts["plates"][plate] = {"n_cells": len(cells), "n_groups": len(found.groups)}

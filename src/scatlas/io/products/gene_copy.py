@@ -25,22 +25,18 @@ from scatlas.io.files.checksums import checksum
 from scatlas.io.files.listing import filesystem
 from scatlas.io.files.local_zarr import LocalArray, open_store
 from scatlas.io.files.read_errors import reading
+from scatlas.io.matrices.csr_writer import write_parts
 from scatlas.io.matrices.lazy import read_matrix
 from scatlas.io.products.assemble_atlas import place
 from scatlas.io.products.gene_major import write_csc
 from scatlas.io.tables.column_writer import write_frame
 from scatlas.io.tables.table import Table
 from scatlas.io.zarr_writer.elements import consolidate, create_group
-from scatlas.io.zarr_writer.sharded_array import (
-    COUNTS_CODEC,
-    INDICES_CODEC,
-    ShardedArray,
-    encoding_pool,
-)
+from scatlas.io.zarr_writer.sharded_array import ShardedArray, encoding_pool
 from scatlas.kernels.counts.transpose_cpu import copy_segments
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Generator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -57,8 +53,9 @@ _NOT_MEASURED = -1
 # Values of a plate that is copied, not linked: finding its few values of a gene would take longer
 # than reading them. A plate beyond it has 30,000 cells or more.
 _SMALL_VALUES = 2**26
-# Values of small plates that are put together at once; 16 bytes each, and the plates' own.
-_VALUES_AT_ONCE = 2**23
+# Values of small plates that are put together at once, in arrays below 32 MB, whose memory is used
+# again; and those that are read at once from each, at least.
+_VALUES_AT_ONCE, _VALUES_PER_READ = 2**23 - 2**19, 2**16
 
 
 def write_piece(
@@ -190,38 +187,49 @@ def _write_by_gene(
     slot of the first of each gene and plate, as ``n_values`` [genes, plates] has their numbers.
     """
     slots = np.cumsum(n_values, dtype=np.int64).reshape(n_values.shape) - n_values
-    arrays = [(x["data"], x["indices"]) for x in matrices]
-    done = np.zeros(len(arrays), np.int64)
     # A new range begins with the first gene beyond each multiple of this number of values.
     cuts = np.flatnonzero(np.diff(slots[:, 0] // _VALUES_AT_ONCE)) + 1
-    grid: dict[str, Any] = {"chunk_values": _CHUNK_VALUES, "fixed_grid": True}
-    with (
-        encoding_pool() as pool,
-        ShardedArray(
-            folder / "data", np.uint32, pool, compression=COUNTS_CODEC, **grid
-        ) as all_counts,
-        ShardedArray(
-            folder / "indices", np.uint32, pool, compression=INDICES_CODEC, **grid
-        ) as all_cells,
-    ):
+    plates = [_Plate(x) for x in matrices]
+
+    def joined_parts() -> Generator[tuple[NDArray[np.uint32], NDArray[np.uint32]]]:
         for begin, end in pairwise([0, *cuts, len(slots)]):
-            n = n_values[begin:end]
-            ends = done + n.sum(axis=0, dtype=np.int64)
-            counts, cells = np.empty((2, int((ends - done).sum())), np.uint32)
+            n = n_values[begin:end].astype(np.int64)
             to = slots[begin:end] - slots[begin, 0]
+            out = np.empty(int(n.sum()), np.uint32), np.empty(int(n.sum()), np.uint32)
 
-            def copy(i: int, n: Any = n, to: Any = to, out: Any = (counts, cells)) -> None:
-                values = slice(int(done[i]), int(ends[i]))  # noqa: B023  (ends before the next)
-                copy_segments(
-                    *(np.asarray(array[values]) for array in arrays[i]),
-                    *(n[:, i].astype(np.int64), 0, np.ascontiguousarray(to[:, i]), *out),
-                )
+            def copy(i: int, n: Any = n, to: Any = to, out: Any = out) -> None:
+                plates[i].copy_genes(*(np.ascontiguousarray(t[:, i]) for t in (n, to)), *out)
 
-            blocks.for_each(copy, range(len(arrays)))
-            all_counts.append(counts, copy=False)
-            all_cells.append(cells, copy=False)
-            done = ends
+            blocks.for_each(copy, range(len(plates)))
+            yield out
+
+    dtype = n_values.dtype
+    write_parts(
+        folder, joined_parts(), int(n_values.sum(dtype=np.int64)), dtype, dtype, _CHUNK_VALUES
+    )
     return slots
+
+
+class _Plate:
+    """The values of a plate, gene after gene, of which each chunk is decoded once."""
+
+    def __init__(self, x: Any) -> None:
+        self._arrays, self._n_read = (x["data"], x["indices"]), 0
+        self._held = [np.empty(0, np.uint32)] * 2  # values and cells that were read and not copied
+
+    def copy_genes(self, n: NDArray[np.int64], slots: NDArray[np.int64], *out: Any) -> None:
+        """Copy the next genes, ``n`` values of each, to the arrays of all plates at their slots."""
+        n_held, more = self._held[0].size, int(n.sum()) - self._held[0].size
+        of_held = np.clip(n_held - (np.cumsum(n) - n), 0, n)
+        copy_segments(*self._held, of_held, 0, slots, *out)
+        if more <= 0:
+            self._held = [part[n_held + more :] for part in self._held]
+            return
+        begin, end = self._n_read, self._n_read + max(more, _VALUES_PER_READ)
+        self._n_read = end + -end % _CHUNK_VALUES
+        parts = [np.asarray(array[begin : self._n_read]) for array in self._arrays]
+        copy_segments(*parts, n - of_held, 0, slots + of_held, *out)
+        self._held = [part[more:].copy() for part in parts]
 
 
 def _link(x: Path, joined: Path, n_before: int) -> int:

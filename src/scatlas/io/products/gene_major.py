@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,19 +11,11 @@ import numpy as np
 
 from scatlas import blocks
 from scatlas._util.numbers import parse_bytes
-from scatlas.compute.progress import progress_meter
 from scatlas.compute.threads import n_threads
 from scatlas.io.files.atomic import work_folder
-from scatlas.io.matrices.csr_writer import index_dtype
+from scatlas.io.matrices.csr_writer import index_dtype, write_parts
 from scatlas.io.zarr_writer.elements import CSC, create_group
-from scatlas.io.zarr_writer.sharded_array import (
-    COUNTS_CODEC,
-    DENSE_CODEC,
-    INDICES_CODEC,
-    NORMALIZED_CODEC,
-    ShardedArray,
-    encoding_pool,
-)
+from scatlas.io.zarr_writer.sharded_array import DENSE_CODEC, ShardedArray, encoding_pool
 from scatlas.kernels.counts.transpose_cpu import by_gene, copy_segments
 
 if TYPE_CHECKING:
@@ -61,29 +52,15 @@ def write_csc(
         segments = _Segments.write(work, x)
         width = index_dtype(segments.n_values) if width is None else np.dtype(width)
         dtype = segments.dtype if dtype is None else np.dtype(dtype)
-        grid: dict[str, Any] = {
-            "chunk_values": chunk_values,
-            "fixed_grid": chunk_values is not None,
-        }
-        codec = NORMALIZED_CODEC if dtype.kind == "f" else COUNTS_CODEC
+        parts = segments.read_ranges(parse_bytes(block_budget), dtype, width)
+        write_parts(folder, parts, segments.n_values, dtype, width, chunk_values)
+        offsets = index_dtype(segments.n_values)
         with (
             encoding_pool() as pool,
-            ShardedArray(folder / "data", dtype, pool, compression=codec, **grid) as data,
-            ShardedArray(
-                folder / "indices", width, pool, compression=INDICES_CODEC, **grid
-            ) as indices,
-            ShardedArray(
-                folder / "indptr", index_dtype(segments.n_values), pool, compression=DENSE_CODEC
-            ) as indptr,
-            closing(progress_meter(segments.n_values, unit="values")) as passed,
-            closing(segments.read_ranges(parse_bytes(block_budget), dtype, width)) as parts,
+            ShardedArray(folder / "indptr", offsets, pool, compression=DENSE_CODEC) as indptr,
         ):
-            for values, cells in parts:
-                data.append(values, copy=False)
-                indices.append(cells, copy=False)
-                passed.update(len(values))
             per_gene = segments.counts.sum(axis=0, dtype=np.int64)
-            indptr.append(np.append(0, np.cumsum(per_gene)).astype(indptr.dtype))
+            indptr.append(np.append(0, np.cumsum(per_gene)).astype(offsets))
         create_group(folder, {**CSC, "shape": list(x.shape)})
     return segments.n_values
 

@@ -16,7 +16,7 @@ from scatlas import blocks
 from scatlas.columns import among_genes, common_genes
 from scatlas.io.files.atomic import atomic_path, work_folder
 from scatlas.io.files.checksums import text_digest
-from scatlas.io.files.hdf5_writing import create_hdf5, write_element
+from scatlas.io.files.hdf5_writing import create_hdf5, read_element, write_element
 from scatlas.io.files.read_errors import reading
 from scatlas.io.matrices.csr_writer import CsrWriter, index_dtype
 from scatlas.io.matrices.lazy import read_matrix
@@ -186,11 +186,13 @@ def add_group_sums(
     """Add a plate's sums to rows of ``total``, in place; ``genes`` are positions in it, or -1."""
     with reading(str(path), "sums by group"), h5py.File(path) as file:
         layers = file[f"plates/{plate}/layers"]
-        part = Sums(False, *(_take(layers[name][:], genes) for name in _LAYERS))
+        part = Sums(False, *(_take(read_element(layers[name]), genes) for name in _LAYERS))
     total.add(rows, part)
 
 
 def _take(values: np.ndarray, genes: np.ndarray) -> np.ndarray:
+    if np.array_equal(genes, np.arange(values.shape[1])):
+        return values
     taken: np.ndarray = values[:, genes]
     if (genes < 0).any():
         taken[:, genes < 0] = 0

@@ -203,7 +203,9 @@ def _add_rows(
     with np.errstate(over="ignore"):  # of counts that do not occur
         lookup = transform(np.multiply.outer(scales, np.arange(_N_LOOKUP)).astype(np.float32))
     positions, rows, targets = large
-    n = _add_small(x.data, x.indices, pointers, offsets, lookup, grid, sums, *large)
+    # Group after group, so that the sums of a group stay in the cache.
+    order = np.argsort(offsets, kind="stable")[np.count_nonzero(offsets < 0) :]
+    n = _add_small(x.data, x.indices, pointers, offsets, order, lookup, grid, sums, *large)
     values = (x.data[positions[:n]] * scales[rows[:n]]).astype(np.float32)
     _add_large(transform(values), targets[:n], grid, sums)
 
@@ -214,6 +216,7 @@ def _add_small(
     indices: Array,
     indptr: Ints,
     offsets: Ints,
+    order: Ints,
     lookup: Floats,
     grid: float,
     sums: Floats,
@@ -225,9 +228,7 @@ def _add_small(
     four = np.uint64(4)
     parts = np.zeros(4 * _N_LOOKUP)
     n = 0
-    for row in range(offsets.size):
-        if offsets[row] < 0:
-            continue
+    for row in order:
         offset = np.uint64(offsets[row])
         for count in range(1, _N_LOOKUP):
             v = np.float64(lookup[row, count])

@@ -123,8 +123,10 @@ def zeros(shape: tuple[int, int], dtype: DTypeLike, wanted: SumKinds) -> Sums:
 
 def check_range(x: Any, n_values: int, *, squares: bool = False) -> None:
     """Refuse integers of which `n_values` in one sum, or their squares, may overflow int64."""
+    if not is_integer(x.dtype) or x.dtype.itemsize < 4:
+        return
     values = x.data if hasattr(x, "indptr") else x
-    if not is_integer(values.dtype) or values.dtype.itemsize < 4 or not values.size:
+    if not values.size:
         return
     max_abs = max(int(values.max()), -int(values.min()))
     if (max_abs**2 if squares else max_abs) * max(1, n_values) >= 2**63:
