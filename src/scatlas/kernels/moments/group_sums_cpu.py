@@ -278,7 +278,7 @@ def _add_terms(
     high: Array,
     low: Floats | None,
 ) -> None:
-    # With one row for each call or none, both would be compiled: Numba drops a branch on None alone.
+    # Whole arrays and a row of them: for a row or None, Numba would compile both.
     for k in range(values.size):
         to = _column_at(columns, gene_at(genes, k))
         v = high.dtype.type(values[k])
