@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 import pandas as pd
 import pytest
@@ -37,6 +38,18 @@ settings.register_profile("random", deadline=None)
 settings.load_profile(os.environ.get("SCATLAS_HYPOTHESIS", "fixed"))
 # Seed of the examples that weekly tests draw.
 WEEK = int(time.time() // (7 * 24 * 3600))
+
+_njit = numba.njit
+
+
+def njit(function: Any = None, /, **options: Any) -> Any:
+    """Numba's; scanpy's functions compile for one thread, which takes a seventh of the time."""
+    if getattr(function, "__module__", "").startswith("scanpy."):
+        options["parallel"] = False
+    return _njit(function, **options)
+
+
+numba.njit = njit
 
 
 # umap-learn and pynndescent compile for up to a minute in each process, and keep none of it: one

@@ -165,6 +165,15 @@ def test_genes_among_more_genes() -> None:
 ONES = np.ones((3, 2), np.uint8)
 
 
+def test_totals_of_the_largest_values_of_a_row():
+    rng = np.random.default_rng(0)
+    for n in range(1, 31):
+        x = rng.integers(0, n + 3, (40, 30)).astype(float)
+        for values in (x.astype(np.int32), np.where(rng.random(x.shape) < 0.02, np.nan, x)):
+            largest = np.sort(values)[:, ::-1][:, :n]
+            np.testing.assert_array_equal(qc_cpu.top_totals(values, [n])[:, 0], largest.sum(axis=1))
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

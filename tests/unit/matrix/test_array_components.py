@@ -84,8 +84,11 @@ WAYS = [
 ]
 
 
-@pytest.mark.parametrize("kind", ["csr", "csc", "dense", "unsorted", "counts"])
-@pytest.mark.parametrize("zero_center", [True, False])
+KINDS = [("csr", True), ("csr", False), ("csc", True), ("dense", False)]
+KINDS += [("unsorted", True), ("counts", False)]
+
+
+@pytest.mark.parametrize(("kind", "zero_center"), KINDS)
 @pytest.mark.parametrize(("n_cells", "n_genes", "no_memory", "way"), WAYS)
 def test_each_way(monkeypatch, taken, n_cells, n_genes, no_memory, way, kind, zero_center):
     dense = cells(n_cells, n_genes)

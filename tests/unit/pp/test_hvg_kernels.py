@@ -17,7 +17,7 @@ from scatlas.kernels.moments.count_moments_cpu import gene_sum_pairs, moments_of
 from scatlas.kernels.moments.moments_cpu import clipped_squares, moments_above
 from scatlas.kernels.moments.pearson_cpu import PearsonModel, sums_of_nonzeros
 
-WIDTHS = [(i, p) for i in ("uint16", "int32", "int64") for p in ("int32", "int64")]
+WIDTHS = [("uint16", "int64"), ("int32", "int32"), ("int64", "int64")]
 few = settings(max_examples=25, deadline=None, derandomize=True)
 
 
@@ -113,7 +113,7 @@ def test_a_huge_count_does_not_drown_the_others():
 @few
 def test_moments_of_counts_have_the_bits_of_moments(x, grouped):
     codes = np.arange(len(x)) % 3 - 1 if grouped else None
-    for block in (x, csr(x), csr(x, "uint16", "int64")):
+    for block in (x, csr(x, "uint16", "int64")):
         assert bits(moments_of_counts(block, codes)) == bits(moments_cpu.moments(block, codes))
 
 

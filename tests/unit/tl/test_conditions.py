@@ -88,7 +88,8 @@ def test_p_values_are_shares_of_the_relabellings() -> None:
 def test_no_byte_depends_on_blocks_threads_or_other_conditions(block_loads) -> None:
     adata = screen({"dmso": 8, "near": 6, "far": 6})
     options = {"replicate": "well", "n_permutations": 300}
-    wanted = sa.tl.edistance(adata, "drug", "dmso", **options)
+    with threadpool_limits(2):
+        wanted = sa.tl.edistance(adata, "drug", "dmso", **options)
     lazy = adata.copy()
     lazy.obsm["X_pca"] = block_loads.dask(adata.obsm["X_pca"], rows=37)
     with threadpool_limits(1):

@@ -253,9 +253,9 @@ def _add_rows(
         code = codes[i]
         of_row, genes = row_of(values, indices, indptr, rows[i])
         if sums.size:
-            _add_row(of_row, genes, columns, False, True, code, sums, errors)
+            _add_terms(of_row, genes, columns, False, True, code, sums, errors)
         if squares.size:
-            _add_row(of_row, genes, columns, True, exact, code, squares, square_errors)
+            _add_terms(of_row, genes, columns, True, exact, code, squares, square_errors)
         if nonzero.size:
             out = nonzero[code]
             for k in range(of_row.size):
@@ -270,32 +270,17 @@ def _column_at(columns: Ints | None, gene: Any) -> np.int64:
 
 
 @njit(nogil=True, cache=True)
-def _add_row(
-    values: Array,
-    genes: Array | None,
-    columns: Ints | None,
-    squared: bool,
-    exact: bool,
-    code: int,
-    sums: Array,
-    errors: Floats | None,
-) -> None:
-    if errors is None:
-        _add_terms(values, genes, columns, squared, True, sums[code], None)
-    else:
-        _add_terms(values, genes, columns, squared, exact, sums[code], errors[code])
-
-
-@njit(nogil=True, cache=True)
 def _add_terms(
     values: Array,
     genes: Array | None,
     columns: Ints | None,
     squared: bool,
     exact: bool,
+    code: int,
     high: Array,
     low: Floats | None,
 ) -> None:
+    # Whole arrays and a row of them: for a row or None, Numba would compile both.
     for k in range(values.size):
         to = _column_at(columns, gene_at(genes, k))
         v = high.dtype.type(values[k])
@@ -303,15 +288,15 @@ def _add_terms(
         if to >= 0 and (columns is None or low is None or v != 0):
             term = v * v if squared else v
             error = square_error(v, term) if squared and not exact else 0.0
-            _add_term(term, error, np.uint64(to), high, low)
+            _add_term(term, error, (np.uint64(code), np.uint64(to)), high, low)
 
 
 @njit(nogil=True, cache=True)
-def _add_term(term: Any, error: float, to: Any, high: Array, low: Floats | None) -> None:
+def _add_term(term: Any, error: float, at: Any, high: Array, low: Floats | None) -> None:
     if low is None:
-        high[to] += term
+        high[at] += term
     else:
-        high[to], low[to] = _finite_pair_sum(high[to], low[to], term, error)
+        high[at], low[at] = _finite_pair_sum(high[at], low[at], term, error)
 
 
 @njit(nogil=True, cache=True)
@@ -327,7 +312,7 @@ def _finite_pair_sum(old: float, low: float, value: float, error: float) -> tupl
 def _add_pairs(values: Floats, errors: Floats, groups: Ints, sums: Floats, low: Floats) -> None:
     for i in range(groups.size):
         for gene in range(values.shape[1]):
-            _add_term(values[i, gene], errors[i, gene], gene, sums[groups[i]], low[groups[i]])
+            _add_term(values[i, gene], errors[i, gene], (groups[i], gene), sums, low)
 
 
 # With NumPy's division, which allows zero.
