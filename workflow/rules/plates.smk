@@ -7,8 +7,7 @@
 # would write into it.
 #
 # The steps after load have a higher priority: they go on with a plate, whose store is still in the
-# page cache, before the next plate is loaded. Copies by gene, and after them the sums by group, have
-# a lower one: they take the cores that the way to the map leaves idle.
+# page cache, before the next plate is loaded. Copies by gene, then sums by group, have a lower one.
 
 
 rule load:

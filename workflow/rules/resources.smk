@@ -181,11 +181,9 @@ def planned_jobs():
 
 def run_limits():
     """Cores, parts of GPUs and other resources that the jobs on this machine divide."""
-    return {
-        name: limit.value
-        for name, limit in workflow.global_resources.items()
-        if isinstance(limit.value, int)
-    }
+    limits = workflow.global_resources.items()
+    limits = {name: getattr(limit, "value", limit) for name, limit in limits}
+    return {name: limit for name, limit in limits.items() if isinstance(limit, int)}
 
 
 def timed_jobs(jobs):

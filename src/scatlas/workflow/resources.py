@@ -357,9 +357,7 @@ class Estimates:
         return cost.seconds(job, seconds) if cost.seconds else seconds
 
     def threads(self, rule: str, plate: str | None = None) -> int:
-        """Threads of a job. A step to the map takes no more than a copy by gene, whose end makes
-        room for it: cores are never idle meanwhile, and it would wait for the last of them.
-        """
+        """Threads of a job. A step to the map fits where a copy by gene ends, and waits for one."""
         wanted = self._wanted_threads(rule, plate)
         if rule in STEPS_TO_MAP and self.config.by_gene.genes and self.cores:
             return min(wanted, max(self._wanted_threads("by_gene", name) for name in self._plates))
@@ -377,16 +375,14 @@ class Estimates:
         # On a cluster a node often has eight cores per GPU; beside `hvg` other plates are loaded.
         few = gpu and (self.cores is None or rule == "hvg")
         threads = block_threads(self.budget, values, gpu=few)
-        if self._jobs_per_gpu > 1 and self._cluster_gpus == 1:
-            shares_cores = beside
-        else:  # a GPU without other jobs; a given budget asks for its threads
-            shares_cores = beside and not gpu and self.budget is None
-        return min(threads, self._threads_side_by_side(rule, plate)) if shares_cores else threads
+        shares_gpu = self._jobs_per_gpu > 1 and self._cluster_gpus == 1
+        # A job with a GPU of its own takes all; and a given budget asks for its threads.
+        if not beside or (not shares_gpu and (gpu or self.budget)):
+            return threads
+        return min(threads, self._threads_side_by_side(rule, plate))
 
     def _threads_side_by_side(self, rule: str, plate: str | None) -> int:
-        """Threads of each job of a plate: those with which all plates are done first. On a GPU more
-        jobs hide their starts, and more threads decode faster for it.
-        """
+        """Threads of each job of a plate: those with which all plates are done first."""
         cores, gpu = self.cores, self.gpus(rule, plate) > 0
         if cores is None or (gpu and rule != "select_genes"):  # others load plates beside it
             return THREADS_SIDE_BY_SIDE
