@@ -10,6 +10,7 @@ processor seconds; [7] ``gpu-preset-2026-11-26``, with the threads that its jobs
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
 
     from scatlas.workflow.resources import Estimates
 
-# They run while plates are copied by gene.
-STEPS_TO_MAP = {"concat_on_disk", "pca", "subset", "neighbors", "umap", "map"}
+STEPS_TO_MAP = {"concat_on_disk", "pca", "subset", "neighbors", "umap", "map"}  # beside by_gene
 # MB of memory. The merged obs is written by column: an atlas needs a tenth of its plates' tables.
 MERGED_OBS_SHARE = 0.1
 # Per cell on 30 components, with scores and simulated doublets; and neighbours of one part.
@@ -251,7 +251,8 @@ _COMPARED = RuleCost(
 _ON_GPU = replace(_SAMPLE, gpus="one")
 _NEW_PLATES = RuleCost(extra_mb=lambda job: job.of.reference_mb)
 
-COSTS = {
+COSTS: defaultdict[str, RuleCost] = defaultdict(RuleCost)
+COSTS |= {
     "simulate": RuleCost(Cost(2), threads=1, blocks=False),
     # Plates. split: as load. load: [1], [2], [5]; [4]: 32.
     "split": RuleCost(

@@ -25,7 +25,6 @@ from scatlas.workflow.costs import (
     SUBSET_MINUTES,
     US_PER_HARMONY_COMPONENT,
     Job,
-    RuleCost,
     block_threads,
     minutes,
 )
@@ -285,7 +284,7 @@ class Estimates:
         if rule == "leiden" and self.has_igraph_clusters:
             return 0
         wanted = {"none": 0, "one": min(self._cluster_gpus, 1), "cluster": self._cluster_gpus}
-        return wanted[_cost(rule).gpus]
+        return wanted[COSTS[rule].gpus]
 
     def gpu_parts(
         self, rule: str, plate: str | None = None, threads: int = 1, attempt: int = 1
@@ -298,7 +297,7 @@ class Estimates:
             return n_gpus * parts
         needed = 1 if plate else parts // 2 or 1  # few jobs of the atlas run at once
         if self._gpu_bytes:
-            cost = _cost(rule)
+            cost = COSTS[rule]
             matrices = cost.gpu_mb or cost.extra_mb
             needed_mb = GPU_DEVICE_MB + (matrices(self._job(plate, threads)) if matrices else 0)
             for_memory = 1e6 * needed_mb * parts / (GPU_POOL_SHARE * self._gpu_bytes)
@@ -313,7 +312,7 @@ class Estimates:
 
     def memory(self, rule: str, plate: str | None = None, threads: int = 1) -> int:
         """MB of memory of a job, which grows with its threads."""
-        cost, job = _cost(rule), self._job(plate, threads)
+        cost, job = COSTS[rule], self._job(plate, threads)
         cells = cost.table(job) if cost.table else job.size.cells if plate else 0
         blocks_mb = BLOCK_COPIES * self.block_budget(threads) / 1e6 if cost.blocks else 0
         matrices_mb = cost.extra_mb(job) if cost.extra_mb else 0
@@ -324,7 +323,7 @@ class Estimates:
         """Minutes of a job."""
         if plate and self.is_small(plate):
             return SMALL_PLATE_MINUTES
-        cost = _cost(rule)
+        cost = COSTS[rule]
         limit = cost.minutes(self._job(plate, threads)) if cost.minutes else None
         if limit is not None:
             return limit
@@ -339,18 +338,18 @@ class Estimates:
         takes_moments = loads and rule in ("load", "hvg") and "bounds" in kept_cells(self.config)
         # With moments of `load`, hvg starts no GPU.
         on_gpu = self.gpus(rule, plate) > 0
-        time = _cost(rule).time_on(gpu=on_gpu)
+        time = COSTS[rule].time_on(gpu=on_gpu)
         fixed = time.fixed_s + GPU_START_S * (on_gpu and not (takes_moments and rule == "hvg"))
-        fixed += _cost(rule).plate_s * self.n_plates
+        fixed += COSTS[rule].plate_s * self.n_plates
         seconds, values = self.core_seconds(rule, plate), self._job(plate).size.values
         if takes_moments:
             seconds = seconds + 1e-9 * NS_PER_MOMENT * values if rule == "load" else 0
         least = 1e-9 * time.least_ns_per_value * values
-        return fixed + max(seconds / _cost(rule).workers(threads), least)
+        return fixed + max(seconds / COSTS[rule].workers(threads), least)
 
     def core_seconds(self, rule: str, plate: str | None = None) -> float:
         """Seconds that a job is expected to take on one core, beside its fixed seconds."""
-        cost, job = _cost(rule), self._job(plate)
+        cost, job = COSTS[rule], self._job(plate)
         time = cost.time_on(gpu=self.gpus(rule, plate) > 0)
         size = cost.size(job) if cost.size else job.size
         seconds = 1e-9 * time.ns_per_value * size.values + 1e-6 * time.us_per_cell * size.cells
@@ -364,7 +363,7 @@ class Estimates:
         return wanted
 
     def _wanted_threads(self, rule: str, plate: str | None = None) -> int:
-        own = _cost(rule).threads
+        own = COSTS[rule].threads
         own = own(self._job(plate)) if callable(own) else own
         if own is not None:
             return own
@@ -397,9 +396,5 @@ class Estimates:
 
     def disk(self, rule: str, plate: str | None = None) -> int:
         """MB of the store that a job writes."""
-        n_bytes = _cost(rule).disk
+        n_bytes = COSTS[rule].disk
         return int(n_bytes(self._job(plate)) / 1e6) if n_bytes else 0
-
-
-def _cost(rule: str) -> RuleCost:
-    return COSTS.get(rule) or RuleCost()
