@@ -61,18 +61,15 @@ def main(argv: list[str] | None = None) -> None:
         genes, at = gene_positions(args, var.index)
         n_missing = int((at < 0).sum())
         n_values = var["n_cells_by_counts"].to_numpy()  # of each gene, in all cells
-        values_per_cell = int(n_values.sum()) / x.shape[0]
-        stores_gram = gram_is_worth_storing(rows.size, values_per_cell, genes.size)
+        due = int(n_values[at[at >= 0]].sum()) * rows.size // x.shape[0]
+        table = among_genes(var, genes)
+        stores_gram = gram_is_worth_storing(rows.size, n_values.sum() / x.shape[0], genes.size)
         selected = select_and_log_normalize(on_backend(x), at[at >= 0], size_factors=factors)
         if n_missing:
             selected = blocks.spread_genes(selected, np.flatnonzero(at >= 0), genes.size)
         with (
             CsrWriter(
-                args.selected,
-                n_vars=genes.size,
-                data_dtype=np.float32,
-                var=among_genes(var, genes),
-                n_values=int(n_values[at[at >= 0]].sum()) * rows.size // x.shape[0],
+                args.selected, n_vars=genes.size, data_dtype=np.float32, var=table, n_values=due
             ) as writer,
             obs.writing(
                 writer.folder / "obs", deferred_columns=deferred_columns, rows=rows

@@ -375,7 +375,7 @@ class Estimates:
         few = gpu and (self.cores is None or rule == "hvg")
         threads = block_threads(self.budget, values, gpu=few)
         shares_gpu = self._jobs_per_gpu > 1 and self._cluster_gpus == 1
-        # A job with a GPU of its own takes all; and a given budget asks for its threads.
+        # Alone on a GPU it takes all; and a given budget asks for its threads.
         if not beside or (not shares_gpu and (gpu or self.budget)):
             return threads
         return min(threads, self._threads_side_by_side(rule, plate))

@@ -179,7 +179,6 @@ def load_plate(
         if check_obs is not None:
             check_obs(obs)
         mt = _mitochondrial(as_given, mt_prefix, gene_names, mt_bound, notices)
-
         of_kept = KeptCellMoments(kept_cells(obs)) if kept_cells else None
         tally = LoadStatistics(counts.shape[1], of_kept)
         rounded = RoundedValues(rounds=fractional == "round")
