@@ -39,18 +39,14 @@ settings.load_profile(os.environ.get("SCATLAS_HYPOTHESIS", "fixed"))
 # Seed of the examples that weekly tests draw.
 WEEK = int(time.time() // (7 * 24 * 3600))
 
-_njit = numba.njit
 
-
-def njit(function: Any = None, /, **options: Any) -> Any:
+def njit(function: Any = None, /, *, njit: Any = numba.njit, **options: Any) -> Any:
     """Numba's; scanpy's functions compile for one thread, which takes a seventh of the time."""
-    if getattr(function, "__module__", "").startswith("scanpy."):
-        options["parallel"] = False
-    return _njit(function, **options)
+    theirs = getattr(function, "__module__", "").startswith("scanpy.")
+    return njit(function, **options | ({"parallel": False} if theirs else {}))
 
 
 numba.njit = njit
-
 
 # umap-learn and pynndescent compile for up to a minute in each process, and keep none of it: one
 # worker runs all files that call them.

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from scatlas.datasets import simulate_plates, write_release
+from tests.workflow import warm
 from tests.workflow.conftest import CONFIG
 from tests.workflow.runs import ROOT, Project, run_python
 
@@ -73,7 +74,9 @@ def test_the_page_leads_from_a_release_to_the_effects(
     monkeypatch.chdir(tmp_path)
 
     def scatlas(*words: str) -> str:
-        done = run_python("-m", "scatlas.workflow.command_line", *words, cwd=tmp_path)
+        path = warm.environment()["PATH"]
+        command = ("-m", "scatlas.workflow.command_line", *words)
+        done = run_python(*command, cwd=tmp_path, cold=True, PATH=path)
         assert done.returncode == 0, done.stdout[-4000:]
         return done.stdout
 

@@ -100,13 +100,9 @@ def test_wide_integers_are_refused_where_sums_may_not_fit():
 # --- kernels ----------------------------------------------------------------------------------
 
 
-# Pairs that compile four times.
-TYPES = [("bool", "uint16"), ("uint8", "uint16"), ("int16", "uint32")]
-TYPES += [("int64", "int64"), ("float16", "uint32"), ("float32", "uint32")]
-
-
-@pytest.mark.parametrize("data, indices", TYPES)
-def test_index_and_value_types(data, indices):
+@pytest.mark.parametrize("data", ["bool", "uint8", "int16", "int64", "float16", "float32"])
+def test_index_and_value_types(data):
+    indices = {"bool": "uint16", "uint8": "uint16", "int64": "int64"}.get(data, "uint32")
     rng = np.random.default_rng(0)
     dense = (rng.integers(0, 2, (23, 9)) * rng.integers(0, 2, (23, 9))).astype(data)
     block = sparse.csr_matrix(dense.astype(np.float64))
