@@ -5,7 +5,7 @@ Sources of the times, in ``bench/results``: [1] ``scaling-2026-11-23``, the diff
 one thread; [3] ``map-2026-11-25``, processor seconds; [4] ``gpu-scale_out-2026-11-22`` with seven
 threads; [5] ``gpu-workflow-2026-11-26``, several jobs at a time; [6] ``explore-2026-11-25``,
 processor seconds; [7] ``gpu-preset-2026-11-26``, with the threads that its jobs had; [8]
-``explore-2026-11-28``. A time without such a number is a guess from similar work.
+``explore-2026-11-28``; [9] ``samples-2026-11-29``. A time without a number is a guess.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ COUNT_BYTES, SELECTED_BYTES, SELECTED_SHARE = 1.9, 5, 0.11
 # and of the blocks sorted by gene: the count and its row, both uint16.
 MAP_BYTES, SAMPLE_BYTES, BY_GENE_BYTES, SORTED_BYTES = 18, 8, 2.5, 4
 
-# merge_by_gene copies plates up to this number of values: gene_lookup-2026-11-28b, a busy machine.
-MAX_JOINED_VALUES, NS_PER_JOINED_VALUE = 2**26, 35
+# merge_by_gene copies plates up to this number of values [9].
+MAX_JOINED_VALUES, NS_PER_JOINED_VALUE = 2**26, 12
 GPU_START_S = 1.2  # CUDA, by ``gpu-start-2026-11-25``
 # Moments that `load` takes of the kept cells; `hvg` of such a run reads no counts. Processor time
 # with 100,000 cells x 20,000 genes: ``load-moments-2026-11-25``.
@@ -279,8 +279,8 @@ COSTS |= {
         extra_mb=_select_genes_mb,
         disk=_selected_bytes,
     ),
-    "by_gene": RuleCost(
-        Cost(0.3, 45), disk=lambda job: job.size.values * (BY_GENE_BYTES + SORTED_BYTES)
+    "by_gene": RuleCost(  # [9]
+        Cost(0.05, 25), disk=lambda job: job.size.values * (BY_GENE_BYTES + SORTED_BYTES)
     ),
     "pseudobulk": RuleCost(  # as hvg
         Cost(0.2, 4.9), extra_mb=lambda job: PSEUDOBULK_MB_PER_CELL * job.size.cells
@@ -298,8 +298,8 @@ COSTS |= {
         Cost(20, 10), threads=4, extra_mb=lambda _: ANNOTATOR_MB, minutes=lambda _: 240
     ),
     "annotate": RuleCost(Cost(0.3, 15, 20), extra_mb=lambda _: ANNOTATE_MB),
-    "group_sums": RuleCost(
-        Cost(0.2, 40),
+    "group_sums": RuleCost(  # [9]
+        Cost(0.1, 20),
         size=_batch_size,
         seconds=lambda job, seconds: seconds * len(job.of.config.markers.by),
         table=lambda job: _batch_size(job).cells,
