@@ -188,8 +188,8 @@ REQUESTS = {
         "group_sums": (4, 5884, 34, 0, 0),
         "markers": (1, 2884, 10, 0, 0),
         "explore": (4, 4223, 33, 0, 0),
-        "by_gene": (4, 4924, 64, 94315, 0),
-        "merge_by_gene": (1, 1809, 12, 503, 0),
+        "by_gene": (4, 4924, 40, 94315, 0),
+        "merge_by_gene": (1, 1809, 10, 503, 0),
         "publish": (1, 900, 210, 0, 0),
     },
     "two GPUs, a large budget, integration of the sample": {
