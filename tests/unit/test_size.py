@@ -35,7 +35,7 @@ LINES = {
     "src/scatlas/kernels/moments": 2544,
     "src/scatlas/kernels/ranking": 1212,
     "src/scatlas/matrix": 9440,
-    "src/scatlas/pl": 2681,
+    "src/scatlas/pl": 2682,
     "src/scatlas/pp": 2628,
     "src/scatlas/tl": 3075,
     "src/scatlas/workflow": 5520,

@@ -260,8 +260,8 @@ def test_a_dry_run_prints_the_plan(tmp_path: Path):
     assert rows["hvg"][:3] == ["2", "4", "0.25"]
     n_jobs, *_, gpu_hours, disk = rows["all"]
     assert int(n_jobs) == 2 * len(PLATE_RULES) + len(ATLAS_RULES)
-    # hvg and select_genes take ten minutes and more each, with a quarter of a GPU, pca with half; the
-    # sample by its cells.
+    # hvg and select_genes take ten minutes and more each, with a quarter of a GPU, pca with half;
+    # the sample by its cells.
     of_sample = sum(float(rows[rule][5]) for rule in ("neighbors", "umap", "leiden"))
     assert 0.2 <= float(gpu_hours) - of_sample < 0.5
     assert float(disk) > 2 * 100_000 * 1451 * 1.9 / 1e9

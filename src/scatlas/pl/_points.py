@@ -59,9 +59,8 @@ def _discs(radius: float) -> NDArray[np.float32]:
     fine = (np.arange(-reach * _FINE, (reach + 1) * _FINE) + 0.5) / _FINE
     square = (fine - (np.arange(_PHASES)[:, None] + 0.5) / _PHASES) ** 2
     inside = square[:, None, :, None] + square[None, :, None, :] <= radius**2
-    n = 2 * reach + 1
-    shares = inside.reshape(_PHASES, _PHASES, n, _FINE, n, _FINE).mean(axis=(3, 5))
-    return shares.astype(np.float32)
+    parts = inside.reshape(_PHASES, _PHASES, 2 * reach + 1, _FINE, 2 * reach + 1, _FINE)
+    return parts.mean(axis=(3, 5), dtype=np.float32)
 
 
 @njit(nogil=True, cache=True)
@@ -75,6 +74,8 @@ def _draw_discs(
     rows, columns, _ = image.shape
     n = discs.shape[-1]
     for k in range(len(xy)):
+        if not np.isfinite(xy[k, 0] + xy[k, 1]):  # a cell without a place
+            continue
         x, y = int(np.floor(xy[k, 0])), int(np.floor(xy[k, 1]))
         disc = discs[int((xy[k, 1] - y) * _PHASES), int((xy[k, 0] - x) * _PHASES)]
         for i in range(max(0, n // 2 - y), min(n, rows + n // 2 - y)):
