@@ -70,7 +70,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Pages:
         for rank in (1, 2, 3, 4)
     ).assign(scores=lambda table: 9.5 - table["rank"])
     markers.to_csv(folder / "markers.tsv", sep="\t", index=False)
-    explorer = {"page": True, "columns": [], "n_genes": 12}
+    explorer = {**CONFIG["explore"], "n_genes": 12}
     make_page(folder, cells, markers=folder / "markers.tsv", n_genes=12)
 
     obs = markers[["by", "group"]].drop_duplicates().assign(n_cells=5).reset_index(drop=True)

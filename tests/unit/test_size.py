@@ -38,7 +38,7 @@ LINES = {
     "src/scatlas/pl": 2682,
     "src/scatlas/pp": 2628,
     "src/scatlas/tl": 3075,
-    "src/scatlas/workflow": 5520,
+    "src/scatlas/workflow": 5527,
     "src/scatlas/workflow/command_line": 2325,
     "src/scatlas/workflow/config": 2397,
     "src/scatlas/workflow/explore": 4436,

@@ -90,7 +90,7 @@ def serve(
     gc.freeze()  # a collection would copy the pages of all imported objects into each process
     forked = multiprocessing.get_context("fork")
     jobs: dict[socket.socket, ForkProcess] = {}
-    while jobs or Path(f"/proc/{snakemake_pid}").exists():
+    while jobs or _runs(snakemake_pid):
         ends = {process.sentinel: client for client, process in jobs.items()}
         for ready in wait([listener, *jobs, *ends], timeout=1):
             if ready is listener:
@@ -120,6 +120,13 @@ def serve(
             elif ready in jobs:  # the client was killed
                 jobs[ready].kill()
                 jobs[ready].join()
+
+
+def _runs(process: int) -> bool:
+    with suppress(ProcessLookupError):
+        os.kill(process, 0)
+        return True
+    return False
 
 
 def _read(client: socket.socket) -> tuple[list[int], dict[str, Any]]:
