@@ -134,9 +134,7 @@ def test_a_lost_shard_is_never_read_as_zeros(atlas: Project):
     assert_same_outputs(atlas.outputs(), before)
 
 
-def test_a_file_with_other_bytes_ends_with_the_command_that_mends_it(
-    built: Project, tmp_path: Path
-):
+def test_a_file_with_other_bytes_ends_with_its_mend(built: Project, tmp_path: Path):
     project = built.copied(tmp_path / "project")
     before = project.outputs()
     for name in ("atlas.zarr/X/data/c/0", "consensus_genes.tsv"):

@@ -147,6 +147,14 @@ def test_gpu_jobs_run_beside_jobs_that_load(plans):
     assert max(n_running(now, "select_genes") for now in moments(runs)) == 4
 
 
+def test_a_step_to_the_map_waits_for_one_copy_by_gene(plans):
+    runs = schedule(plans["cpu"])
+    ends = [run.end for run in runs if run.rule == "by_gene"]
+    start = next(run.start for run in runs if run.rule == "concat_on_disk")
+    selected = max(run.end for run in runs if run.rule == "select_genes")
+    assert start <= min(end for end in ends if end >= selected) < max(ends)
+
+
 def test_four_jobs_that_load_fill_the_cores(plans):
     at_once = [n_running(now, "load") for now in moments(schedule(plans["cpu"]))]
     assert at_once[3] == max(at_once) == 4

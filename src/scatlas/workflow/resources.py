@@ -356,7 +356,7 @@ class Estimates:
         return cost.seconds(job, seconds) if cost.seconds else seconds
 
     def threads(self, rule: str, plate: str | None = None) -> int:
-        """Threads of a job. A step to the map fits where a copy by gene ends, and waits for one."""
+        """Threads of a job; of a step to the map no more than a copy by gene frees at its end."""
         wanted = self._wanted_threads(rule, plate)
         if rule in STEPS_TO_MAP and self.config.by_gene.genes and self.cores:
             return min(wanted, max(self._wanted_threads("by_gene", name) for name in self._plates))

@@ -109,9 +109,8 @@ def test_plates_side_by_side_are_done_in_few_rounds(n_plates: int, cores: int, t
     copying = shared.threads("by_gene", "p0")
     assert shared.threads("pca") == (8 if cores is None else copying)
     assert estimates.threads("map") == (16 if cores is None else min(copying, 16))
-    config = {"backend": "gpu", "by_gene": False}
-    no_copies = Estimates(load(config), plates, jobs_per_gpu=4, cores=cores)
-    assert no_copies.threads("pca") == (8 if cores is None else 16)
+    own = Estimates(load({"backend": "gpu", "by_gene": False}), plates, jobs_per_gpu=4, cores=cores)
+    assert own.threads("pca") == (8 if cores is None else 16)
 
 
 @pytest.mark.parametrize(
@@ -376,9 +375,7 @@ def test_new_plates_request_what_the_reference_and_their_cells_need(tmp_path: Pa
 @pytest.mark.parametrize(
     ("cores", "threads", "without"), [(None, 1, 1), (2, 1, 2), (4, 3, 4), (16, 4, 4)]
 )
-def test_figures_of_a_small_atlas_leave_a_core_to_the_page(
-    cores: int | None, threads: int, without: int
-):
+def test_figures_leave_a_core_to_the_page(cores: int | None, threads: int, without: int):
     plates = [Plate(plate="a", path="x.h5ad", n_cells=5000)]
     for page, expected in ((True, threads), (False, without)):
         config = load({"explore": {"page": page}})

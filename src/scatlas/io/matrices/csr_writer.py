@@ -56,7 +56,7 @@ def in_place(folder: Path) -> None:
     """``obs`` or ``var`` of a `CsrWriter` for a table that lies below its folder already."""
 
 
-def write_parts(
+def write_values(
     folder: Path,
     parts: Generator[tuple[np.ndarray, np.ndarray]],
     n_values: int,

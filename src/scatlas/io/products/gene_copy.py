@@ -25,7 +25,7 @@ from scatlas.io.files.checksums import checksum
 from scatlas.io.files.listing import filesystem
 from scatlas.io.files.local_zarr import LocalArray, open_store
 from scatlas.io.files.read_errors import reading
-from scatlas.io.matrices.csr_writer import write_parts
+from scatlas.io.matrices.csr_writer import write_values
 from scatlas.io.matrices.lazy import read_matrix
 from scatlas.io.products.assemble_atlas import place
 from scatlas.io.products.gene_major import write_csc
@@ -204,7 +204,7 @@ def _write_by_gene(
             yield out
 
     dtype = n_values.dtype
-    write_parts(
+    write_values(
         folder, joined_parts(), int(n_values.sum(dtype=np.int64)), dtype, dtype, _CHUNK_VALUES
     )
     return slots

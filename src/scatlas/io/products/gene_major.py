@@ -13,7 +13,7 @@ from scatlas import blocks
 from scatlas._util.numbers import parse_bytes
 from scatlas.compute.threads import n_threads
 from scatlas.io.files.atomic import work_folder
-from scatlas.io.matrices.csr_writer import index_dtype, write_parts
+from scatlas.io.matrices.csr_writer import index_dtype, write_values
 from scatlas.io.zarr_writer.elements import CSC, create_group
 from scatlas.io.zarr_writer.sharded_array import DENSE_CODEC, ShardedArray, encoding_pool
 from scatlas.kernels.counts.transpose_cpu import by_gene, copy_segments
@@ -53,7 +53,7 @@ def write_csc(
         width = index_dtype(segments.n_values) if width is None else np.dtype(width)
         dtype = segments.dtype if dtype is None else np.dtype(dtype)
         parts = segments.read_ranges(parse_bytes(block_budget), dtype, width)
-        write_parts(folder, parts, segments.n_values, dtype, width, chunk_values)
+        write_values(folder, parts, segments.n_values, dtype, width, chunk_values)
         offsets = index_dtype(segments.n_values)
         with (
             encoding_pool() as pool,
