@@ -28,7 +28,7 @@ def main() -> None:
             make_plates(folder, args.plates, cells, args.genes),
             subset=5000,
             qc=QC,
-            consensus={"min_plates": args.plates},
+            consensus={"min_plates": min(2, args.plates)},
             pca={"n_comps": args.comps},
             compute={"block_budget": args.budget},
         )

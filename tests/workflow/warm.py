@@ -124,6 +124,7 @@ def run(request: dict[str, str]) -> None:
     if sys.argv[0] == "-m":
         del sys.argv[0]
         sys.path[0] = request["folder"]
+        fork_client.start_server = lambda *_: None  # this one is there
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     else:
         fork_server.run_script(request)

@@ -3,7 +3,7 @@
     python -IS fork_client.py script.py ARGUMENTS
 
 Importing the libraries takes a job a second, longer than its work on a plate of some thousand
-cells: the first job of a Snakemake starts a server (:mod:`scatlas.workflow.fork_server`), which
+cells: Snakemake, or its first job, starts a server (:mod:`scatlas.workflow.fork_server`), which
 imports them once and forks. If the client is killed, so is the process. If no server can run, or on
 more than a few cores while it starts, the script starts in a new Python. Two thirds of the client's
 time would be the imports of json, socket and hashlib: it takes what C modules have of them.
@@ -25,9 +25,7 @@ FEW_CORES = 4
 
 def main() -> None:
     command = sys.argv[1:]
-    use_this_package()
-    # Steps use one thread of BLAS: others would begin in each process, and spin for 25 ms.
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    os.environ.update(additions(os.environ))
     snakemake_pid = os.environ.get("SCATLAS_FORK_SERVER")  # the process number of Snakemake
     if snakemake_pid:
         try:
@@ -40,27 +38,34 @@ def main() -> None:
     os.execv(sys.executable, [sys.executable, *command])
 
 
-def use_this_package() -> None:
-    """Put this package before the user's folders of libraries, as modules of a cluster set them;
-    Snakemake leaves none in its conda environments. The server starts in another folder.
+def additions(environment: os._Environ[str] | dict[str, str]) -> dict[str, str]:
+    """Variables of jobs and of the server. This package is before the user's folders of libraries,
+    as modules of a cluster set them; Snakemake leaves none in its conda environments. The server
+    starts in another folder. Other threads of BLAS would begin in each process, and spin for 25 ms.
     """
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    given = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
     paths = dict.fromkeys([package, *map(os.path.abspath, given)])
-    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    return {"PYTHONPATH": os.pathsep.join(paths), "OPENBLAS_NUM_THREADS": "1"}
 
 
 def run_at(server: socket.socket, command: list[str], **more: str) -> int | str:
     """Run a command in a process that the server forks; return its exit status."""
-    request = {"argv": command, "folder": os.getcwd(), "environment": dict(os.environ), **more}
-    text = marshal.dumps(request)  # the server is of the same Python
-    files = (socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("3i", 0, 1, 2))
-    server.sendmsg([struct.pack("!Q", len(text))], [files])
-    server.sendall(text)
+    request: dict[str, object] = {"argv": command, "folder": os.getcwd(), **more}
+    request["environment"] = dict(os.environ)
+    send_request(server, [0, 1, 2], request)
     if not server.recv(1):
         raise ConnectionError("the server has failed")
     status = server.recv(1)
     return status[0] if status else "the process that forked this job has been killed"
+
+
+def send_request(server: socket.socket, files: list[int], request: dict[str, object]) -> None:
+    """Send a command, and the three files that are its input, output and messages."""
+    text = marshal.dumps(request)  # the server is of the same Python
+    rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("3i", *files))
+    server.sendmsg([struct.pack("!Q", len(text))], [rights])
+    server.sendall(text)
 
 
 def connect(snakemake_pid: str, script: str) -> socket.socket:
@@ -70,7 +75,9 @@ def connect(snakemake_pid: str, script: str) -> socket.socket:
     if not hasattr(socket, "SO_PEERCRED"):
         raise OSError("this system does not tell who is at the other end of a socket")
     # The name has no file: nothing is left to remove, and no path is too long.
-    address = f"\0scatlas-{os.getuid()}-{snakemake_pid}-{crc32(os.fsencode(sys.executable))}"
+    # Snakemake, which may ask first, calls this Python by another name than jobs.
+    python = crc32(os.fsencode(os.path.dirname(sys.executable) + sys.version))
+    address = f"\0scatlas-{os.getuid()}-{snakemake_pid}-{python}"
     listener = socket.socket(socket.AF_UNIX)
     try:
         listener.bind(address)
@@ -104,7 +111,7 @@ def start_server(listener: socket.socket, snakemake_pid: str, script: str) -> No
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env=env,
+        env=env | additions(env),
         cwd="/",
         start_new_session=True,  # Ctrl-C ends this client, and so the script
     )

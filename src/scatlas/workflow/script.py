@@ -25,7 +25,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scatlas._util.operating_system import n_available_cores, peak_memory
+from scatlas._util.operating_system import n_available_cores, peak_memory, processor_seconds
 from scatlas._version import __version__
 from scatlas.errors import DiskError, InputError, ScatlasError
 from scatlas.workflow.integrity import file_records, refuse_damaged_inputs, run_record
@@ -161,7 +161,7 @@ def recorded_run(
         record = {
             "versions": versions(),
             "seconds": seconds,
-            "processor_seconds": round(time.process_time() + sum(os.times()[2:4]), 3),  # children's
+            "processor_seconds": round(processor_seconds(), 3),
             "peak_memory_bytes": peak,
             "threads": args.threads,
             **device_record,

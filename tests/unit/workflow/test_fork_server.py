@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,13 +31,20 @@ modules = len([name for name in sys.modules if name.startswith("scatlas.kernels"
 threads = [lib["num_threads"] for lib in threadpool_info() if lib["user_api"] == "blas"]
 facts = {"folder": os.getcwd(), "variable": os.environ.get("PROBE"), "input": sys.stdin.read()}
 Path(sys.argv[1]).write_text(json.dumps(
-    facts | {"modules": modules, "parent": os.getppid(), "blas": threads}
+    facts | {"modules": modules, "parent": os.getppid(), "blas": threads, "process": os.getpid()}
 ))
 if len(sys.argv) > 2:
     sys.exit(int(sys.argv[2]) if sys.argv[2].isdigit() else sys.argv[2])
 """
+USAGE = """
+import os, sys, time
+from scatlas._util.operating_system import peak_memory, processor_seconds
 
-
+held = b"1" * (int(sys.argv[2]) * 2**20)
+while time.process_time() < float(sys.argv[1]):
+    pass
+print(os.getpid(), processor_seconds(), peak_memory() / 2**20)
+"""
 NOT_READY = "runs in a new Python, not a forked one: the server that forks is not ready"
 
 
@@ -154,10 +163,59 @@ def test_a_step_on_a_small_plate_starts_at_once(
     assert seconds[2] < seconds[3] / 3
 
 
-def test_a_killed_client_ends_its_script(
+def test_a_process_goes_on_with_the_next_step_of_a_plate(
     owner: subprocess.Popen[bytes], probe: Path, tmp_path: Path
 ) -> None:
-    sleeper = probe.with_name("sleeper.py")
+    """It knows nothing of the step before, and ends with a failure or before another step."""
+    text = PROBE + "import warnings; warnings.warn('told', stacklevel=2)\n"  # at runpy's line
+    for name in ("load.py", "qc_filter.py"):
+        (tmp_path / name).write_text(text)
+
+    def process(name: str, *more: str, **options: Any) -> int:
+        done = start(owner, tmp_path / name, tmp_path / "facts.json", *more, **options)
+        assert done.returncode == len(more)
+        assert more or done.stderr.count("told") == 1
+        facts = json.loads((tmp_path / "facts.json").read_text())
+        assert facts["input"] == options.get("typed", "")
+        assert facts["variable"] == options.get("PROBE")
+        return int(facts["process"])
+
+    first = process("load.py", typed="typed", PROBE="set")
+    assert process("qc_filter.py") == first
+    assert process("load.py", "1") == first
+    assert not is_running(first)  # it has failed
+    second = process("load.py")
+    os.kill(second, signal.SIGKILL)
+    wait_until(lambda: not is_running(second))
+    third = process("load.py")  # of a process that waits nothing is needed
+    assert start(owner, probe, os.devnull).returncode == 0
+    wait_until(lambda: not is_running(third))
+    assert len({first, second, third}) == 3
+
+
+def test_a_step_counts_its_own_time_and_memory(
+    owner: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    """A process with much memory does not wait for another step."""
+    (tmp_path / "hvg.py").write_text(USAGE)
+    seen = []
+    for seconds, megabytes in ((0.6, 200), (0, 0), (0, 600), (0, 0)):
+        done = start(owner, tmp_path / "hvg.py", str(seconds), str(megabytes))
+        seen.append([float(word) for word in done.stdout.split()])
+    (process, used, peak), (second, less, lower), (third, _, _), (last, _, _) = seen
+    assert process == second == third != last
+    assert used > 0.6 > less + 0.4
+    assert peak > lower + 150
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_killed_client_ends_its_script(
+    owner: subprocess.Popen[bytes], probe: Path, tmp_path: Path, *, goes_on: bool
+) -> None:
+    sleeper = tmp_path / "normalize.py"
+    if goes_on:
+        sleeper.write_text("")
+        assert start(owner, sleeper).returncode == 0
     pid = tmp_path / "pid"
     sleeper.write_text(f"import os, time\nopen({str(pid)!r}, 'w').write(str(os.getpid()))\n")
     with sleeper.open("a") as text:
@@ -207,6 +265,24 @@ def test_a_server_that_fails_is_named_and_the_script_runs(tmp_path: Path, probe:
     assert done.returncode == 0
     assert f"{alone} runs in a new Python, not a forked one: " in done.stderr
     assert json.loads((tmp_path / "facts.json").read_text())["modules"] == 0
+
+
+def test_snakemake_starts_the_server_while_it_plans_a_run(tmp_path: Path) -> None:
+    """Not for a dry run, and before the first job, which is no plate's step in the demo."""
+    command = [sys.executable, "-m", "snakemake", "--snakefile", ROOT / "Snakefile", "--cores", "2"]
+    command += ["--directory", tmp_path, "--configfile", ROOT / "config/demo.yaml"]
+    shutil.copytree(ROOT / "config", tmp_path / "config")
+    found = []
+    for option in ("-n", "--quiet"):
+        with subprocess.Popen([*command, option], stdout=subprocess.DEVNULL) as snakemake:
+            name = f"scatlas.workflow.fork_server .* {snakemake.pid} "
+            find = ["pgrep", "--full", "--list-full", name]
+            wait_until(lambda: snakemake.poll() == 0 or subprocess.call(find) == 0)  # noqa: B023
+            found.append(subprocess.run(find, capture_output=True, text=True, check=False).stdout)
+            snakemake.kill()
+        wait_until(lambda: subprocess.call(find) != 0)  # noqa: B023
+    assert found[0] == ""
+    assert found[1].endswith("/scripts/load.py\n")
 
 
 def test_the_server_ends_with_its_owner(
