@@ -177,7 +177,7 @@ def _whole_edges(graph: sp.csr_matrix, to_device: Callable[[Array], Array] = np.
         indptr, indices, both = map(to_device, csr_arrays(graph)[::-1])
     scale = _SCALE / max(float(both.max()) if both.size else 0.0, 1e-300)
     edges = Edges(indptr, *(np.empty_like(both, np.int64) for _ in range(2)))
-    degrees = np.empty_like(indptr, shape=n)
+    degrees = np.empty_like(indptr[1:])
 
     def convert(rows: Rows) -> None:
         offsets = indptr[rows[0] : rows[1] + 1]
