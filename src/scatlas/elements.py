@@ -316,13 +316,11 @@ def subset_copy(adata: AnnData, index: NDArray[Any], axis: Literal["obs", "var"]
     return (adata[index] if axis == "obs" else adata[:, index]).copy()
 
 
-def get_host_representation(
-    adata: AnnData, *, use_rep: str | None, n_pcs: int | None
-) -> NDArray[Any] | sp.csr_matrix:
-    """The matrix for distances between cells, in the host's memory, by the rules of
+def get_finite_representation(adata: AnnData, *, use_rep: str | None, n_pcs: int | None) -> Any:
+    """The matrix for distances between cells, on the host or GPU, by the rules of
     :func:`scatlas.pp.neighbors`.
     """
-    x = to_contiguous(get_representation(adata, use_rep, n_pcs))
+    x = get_representation(adata, use_rep, n_pcs)
     check_finite_values(x, representation_name(adata, use_rep, n_pcs))
     return x
 
@@ -372,6 +370,6 @@ def check_finite_values(x: Any, name: str, remedy: str = "remove those cells fir
         parts = [x]
     else:  # a mask of all values would take a quarter of their memory
         parts = (x[rows] for rows in blocks.row_slices(x))
-    # NaN is neither above nor below. CuPy's own comparisons, for its arrays.
-    if not all(((part < _HUGE) & (part > -_HUGE)).all() for part in parts):
+    # The smallest and largest of NaN are NaN, which is neither above nor below.
+    if not all(part.min() > -_HUGE and part.max() < _HUGE for part in parts if part.size):
         raise InputError(f"{name!r} holds values that are not finite, or not within 1e15: {remedy}")

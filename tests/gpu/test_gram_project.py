@@ -16,12 +16,7 @@ from scatlas.matrix.gram import GramAccumulator, GramStats, gram_stats
 
 cp = pytest.importorskip("cupy")
 
-from scatlas.kernels.linalg import (  # noqa: E402
-    eigh_cpu,
-    eigh_gpu,
-    gram_gpu,
-    project_gpu,
-)
+from scatlas.kernels.linalg import eigh_cpu, eigh_gpu, gram_gpu, project_gpu  # noqa: E402
 from tests.gpu.kernel_calls import gram  # noqa: E402
 
 WAYS = {"pairs": 0.0, "dense": 1e18}

@@ -15,12 +15,8 @@ import scipy.sparse as sp
 cp = pytest.importorskip("cupy")
 
 import scatlas as sa  # noqa: E402
-from scatlas.kernels.graphs import (  # noqa: E402
-    edges_cpu,
-    edges_gpu,
-    layout_cpu,
-    layout_gpu,
-)
+from scatlas.kernels import csr_arrays  # noqa: E402
+from scatlas.kernels.graphs import edges_cpu, edges_gpu, layout_cpu, layout_gpu  # noqa: E402
 from scatlas.kernels.graphs.communities_cpu import Edges  # noqa: E402
 from scatlas.matrix import (  # noqa: E402
     communities,
@@ -32,6 +28,7 @@ from scatlas.matrix import (  # noqa: E402
     reference_map,
 )
 from scatlas.pp._neighbors import connectivities  # noqa: E402
+from scatlas.tl import _spectral  # noqa: E402
 from tests.unit.kernels.test_graph_edges import GRAPHS  # noqa: E402
 
 CURVE = (0.583, 1.334)
@@ -291,6 +288,28 @@ def test_connected_parts(name, label_dtype):
     )
 
 
+@pytest.mark.parametrize("name", GRAPHS)
+def test_sums_with_the_transpose(name):
+    for graph in (GRAPHS[name].copy(), sp.csr_matrix(GRAPHS[name] + GRAPHS[name].T)):
+        graph.data = np.random.default_rng(0).random(graph.nnz).astype(np.float32)
+        edges, rows, out = csr_arrays(graph)[::-1], (0, graph.shape[0]), np.empty(graph.nnz)
+        if graph.nnz:
+            there = tuple(map(cp.asarray, edges)), cp.asarray(out), rows
+            complete = edges_gpu.add_transposed(*there)
+            assert edges_cpu.add_transposed(edges, out, rows) == complete
+            assert not complete or (there[1].get() == out).all()
+        gpu, cpu = (communities._whole_edges(graph, to) for to in (cp.asarray, np.asarray))
+        assert_same((*gpu.edges, gpu.degrees), (*cpu.edges, cpu.degrees))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_centres_of_parts_have_numpys_bits(dtype):
+    x, labels = points(9000, 30, dtype), np.random.default_rng(0).integers(0, 7, 9000)
+    parts = _spectral._Parts(None, *edges_cpu.positions_by_label(labels, 7), *6 * [None])
+    found = [_spectral._centres(parts, labels, 2, lambda x=x: x) for x in (x, cp.asarray(x))]
+    np.testing.assert_array_equal(*found)
+
+
 def test_weights_inside_communities():
     graph = GRAPHS["many edges"]
     wide = [part.astype(np.int64) for part in (graph.indptr, graph.indices, graph.data)]
@@ -304,11 +323,13 @@ def test_eigenvectors_of_a_graph():
     cpu = annotated(points(20_000, 30))
     sa.pp.neighbors(cpu, n_pcs=20)
     graph = cpu.obsp["connectivities"]
-    expected = graph_eigenvectors.eigenvectors(graph, 3, tolerance=1e-8)
-    runs = [
-        graph_eigenvectors.eigenvectors(graph, 3, tolerance=1e-8, to_device=cp.asarray)
-        for _ in range(2)
-    ]
+    degrees, vectors = graph.sum(axis=1).A1, graph_eigenvectors.random_vectors(20_000, 3)
+    expected, *runs = (
+        graph_eigenvectors.eigenvectors(
+            tuple(map(to, csr_arrays(graph)[::-1])), to(degrees), to(vectors), 3, tolerance=1e-8
+        )
+        for to in (np.array, cp.asarray, cp.asarray)
+    )
     np.testing.assert_array_equal(*runs)
     np.testing.assert_allclose(np.abs((runs[0] * expected).sum(axis=0)), 1, atol=1e-9)
 

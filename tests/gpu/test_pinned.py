@@ -10,10 +10,7 @@ import scipy.sparse as sp
 
 cp = pytest.importorskip("cupy")
 
-from scatlas.arrays import (  # noqa: E402
-    cupy_arrays,
-    pinned_copies,
-)
+from scatlas.arrays import cupy_arrays, pinned_copies  # noqa: E402
 
 SIZES = [
     0,

@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Any
 import h5py
 import numpy as np
 from numcodecs import LZ4, Blosc, Delta, FixedScaleOffset, GZip, Zlib, Zstd
-from zarr.codecs import (
-    BloscCodec,
-    BytesCodec,
-    Crc32cCodec,
-    GzipCodec,
-    ShardingCodec,
-    ZstdCodec,
-)
+from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, ZstdCodec
 from zarr.codecs.numcodecs import Delta as Delta3
 
 if TYPE_CHECKING:

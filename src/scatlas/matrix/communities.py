@@ -12,9 +12,10 @@ import scipy.sparse as sp
 from scatlas import blocks
 from scatlas.arrays.kinds import is_gpu
 from scatlas.compute.threads import over_cells
-from scatlas.kernels import kernels_for
+from scatlas.kernels import csr_arrays, kernels_for
 from scatlas.kernels.graphs.communities_cpu import Communities, Edges, sweep
-from scatlas.kernels.graphs.edges_cpu import add_transposed, merge_nodes, positions_by_label
+from scatlas.kernels.graphs.edges_cpu import merge_nodes, positions_by_label
+from scatlas.matrix.projection import over_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,13 +55,11 @@ def leiden(
     run (``pinned_copies.to_gpu``: a GPU), with the same result: weights are multiples of 2**-20 of
     the largest one, so their sums are exact.
     """
-    edges, degrees = _whole_edges(graph)
-    penalty = resolution / max(1, int(degrees.sum()))
-    finest = _Level(Edges(*map(to_device, edges)), to_device(degrees))
-    del edges
+    finest = _whole_edges(graph, to_device)
+    penalty = resolution / max(1, int(finest.degrees.sum()))
     search = _Search(penalty, seed, itertools.count(), to_device, is_gpu(finest.degrees))
     find_parts = kernels_for("graphs.edges", finest.degrees).find_parts
-    best, highest = np.arange(degrees.size, like=finest.degrees), -np.inf
+    best, highest = np.arange(graph.shape[0], like=finest.degrees), -np.inf
     for _ in itertools.count() if n_iterations < 0 else range(n_iterations):
         # A community in several parts is split.
         labels, n = find_parts(finest.edges, _iterate(finest, best, search))
@@ -164,33 +163,33 @@ def _optimise(
     return communities.labels
 
 
-def _whole_edges(graph: sp.csr_matrix) -> tuple[Edges, Ints]:
+def _whole_edges(graph: sp.csr_matrix, to_device: Callable[[Array], Array] = np.asarray) -> _Level:
     """Sums of the weights in both directions, as multiples of the largest one's part; by row."""
-    n = graph.shape[0]
-    with over_cells(n) as call:
-        both: Floats = np.empty(graph.nnz)
-        complete = [bool(graph.has_canonical_format)]
-        if complete[0]:
-            parts = graph.indptr, graph.indices, graph.data
-            call(lambda rows: complete.append(add_transposed(parts, both, rows)))
-        if not all(complete):
-            graph = sp.csr_matrix(graph, dtype=np.float64)
-            graph = (graph + graph.T).tocsr()
-            both = graph.data
-        scale = _SCALE / max(both.max(initial=0), 1e-300)
-        edges = Edges(graph.indptr.astype(np.int64), *np.empty((2, both.size), np.int64))
-        degrees = np.empty(n, np.int64)
+    indptr, indices, weights = map(to_device, csr_arrays(graph)[::-1])
+    n, complete = graph.shape[0], [bool(graph.nnz and graph.has_canonical_format)]
+    both: Floats = np.empty_like(weights, np.float64, shape=graph.nnz)
+    if complete[0]:
+        parts, kernels = (indptr, indices, weights), kernels_for("graphs.edges", both)
+        over_all(n, both, lambda rows: complete.append(kernels.add_transposed(parts, both, rows)))
+    if not all(complete):
+        graph = sp.csr_matrix(graph, dtype=np.float64)
+        graph = (graph + graph.T).tocsr()
+        indptr, indices, both = map(to_device, csr_arrays(graph)[::-1])
+    scale = _SCALE / max(float(both.max()) if both.size else 0.0, 1e-300)
+    edges = Edges(indptr, *(np.empty_like(both, np.int64) for _ in range(2)))
+    degrees = np.empty_like(indptr[1:])
 
-        def convert(rows: Rows) -> None:
-            offsets = edges.indptr[rows[0] : rows[1] + 1]
-            own = slice(offsets[0], offsets[-1])
-            edges.indices[own] = graph.indices[own]
-            edges.weights[own] = np.rint(both[own] * scale)
-            sums = np.concatenate([[0], np.cumsum(edges.weights[own])])
-            degrees[rows[0] : rows[1]] = np.diff(sums[offsets - offsets[0]])
+    def convert(rows: Rows) -> None:
+        offsets = indptr[rows[0] : rows[1] + 1]
+        own = slice(int(offsets[0]), int(offsets[-1]))
+        edges.indices[own] = indices[own]
+        edges.weights[own] = np.rint(both[own] * scale)
+        sums = np.zeros_like(edges.weights, shape=own.stop - own.start + 1)
+        sums[1:] = edges.weights[own]
+        degrees[rows[0] : rows[1]] = np.diff(np.cumsum(sums)[offsets - own.start])
 
-        call(convert)
-    return edges, degrees
+    over_all(n, both, convert)
+    return _Level(edges, degrees)
 
 
 def _merge(edges: Edges, groups: Ints, n_groups: int, *, gpu: bool = False) -> Edges:

@@ -17,8 +17,6 @@ from scatlas.kernels.graphs.edges_cpu import WIDTH
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import scipy.sparse as sp
-
     from scatlas.arrays.array_types import Array, Floats
 
 logger = logging.getLogger(__name__)
@@ -31,33 +29,27 @@ _EXTRA = 3
 _FIRST_CUT = 0.5
 
 
+def random_vectors(n_cells: int, n: int) -> Floats:
+    """What :func:`eigenvectors` starts from; fewer cells have the first rows of these."""
+    width = -(-(n + _EXTRA) // WIDTH) * WIDTH
+    return np.random.default_rng(0).standard_normal((n_cells, width))
+
+
 def eigenvectors(
-    graph: sp.csr_matrix,
-    n: int,
-    *,
-    tolerance: float,
-    to_device: Callable[[Array], Array] = np.asarray,
+    edges: tuple[Array, Array, Array], degrees: Floats, vectors: Floats, n: int, *, tolerance: float
 ) -> Floats:
     """Orthonormal eigenvectors of the `n` largest eigenvalues of ``D^-1/2 A D^-1/2``, the largest
     first (Zhou, Saad, Tiago, Chelikowsky 2006, J. Comput. Phys. 219, algorithm 4.1).
 
-    ``graph`` A is symmetric and connected, D has the sums of its rows, `n` is at most a tenth of
-    the cells. The bits depend on A alone if BLAS has one thread; a GPU (``to_device``) agrees to
-    rounding.
+    ``edges`` are offsets (int64), indices and weights of the symmetric and connected A, ``degrees``
+    the sums of its rows and the diagonal of D, ``vectors`` are :func:`random_vectors`, of which the
+    first is overwritten; `n` is at most a tenth of the cells. The bits depend on A alone if BLAS
+    has one thread; on a GPU, where the arrays are there, they agree to rounding.
     """
-    n_cells = graph.shape[0]
-    degrees = to_device(np.asarray(graph.sum(axis=1, dtype=np.float64)).ravel())
     root = np.sqrt(degrees)[:, None]
-    width = -(-(n + _EXTRA) // WIDTH) * WIDTH
-    vectors = to_device(np.random.default_rng(0).standard_normal((n_cells, width)))
     vectors[:, :1] = root
-    edges = (
-        to_device(graph.indptr.astype(np.int64, copy=False)),
-        to_device(graph.indices),
-        to_device(graph.data),
-    )
-    run_step = kernels_for("graphs.edges", degrees).run_step
-    with over_cells(n_cells) as over_blocks:
+    kernels = kernels_for("graphs.edges", degrees)
+    with over_cells(degrees.size) as over_blocks:
         call: Callable[..., Any] = (lambda task: task()) if is_gpu(degrees) else over_blocks
 
         def step(
@@ -65,7 +57,7 @@ def eigenvectors(
         ) -> Array:
             out = before if minus else np.empty_like(now)
             factors = factor, shift, minus
-            call(partial(run_step, now, before, out, edges, degrees, factors))
+            call(partial(kernels.run_step, now, before, out, edges, degrees, factors))
             return out
 
         cut = _FIRST_CUT
@@ -77,9 +69,9 @@ def eigenvectors(
             product = _columns(step(scaled, scaled)) * root
             projected = blocks.on_host(basis.T @ product)
             values, rotation = np.linalg.eigh((projected + projected.T) / 2)
-            values, rotation = values[::-1], to_device(rotation[:, ::-1])
+            values, rotation = (np.asarray(x[..., ::-1], like=root) for x in (values, rotation))
             vectors, cut = basis @ rotation, float(values[-1])
-            residuals = np.linalg.norm(product @ rotation - vectors * to_device(values), axis=0)[:n]
+            residuals = np.linalg.norm(product @ rotation - vectors * values, axis=0)[:n]
             if residuals.max() <= tolerance:
                 break
         else:

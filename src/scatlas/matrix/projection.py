@@ -70,7 +70,7 @@ def project_layout(
             before, after = after, before
         out[own] = before
 
-    _over_all(n_cells, neighbours, project)
+    over_all(n_cells, neighbours, project)
     return out
 
 
@@ -91,7 +91,7 @@ def vote_labels(codes: Array, neighbours: Array, distances: Array) -> tuple[Ints
         found = kernels.vote(codes, neighbours[own], _weights(distances[own]))
         winners[own], shares[own] = found
 
-    _over_all(n, neighbours, vote)
+    over_all(n, neighbours, vote)
     return winners, shares
 
 
@@ -110,7 +110,7 @@ def novelty(neighbours: Array, distances: Array, usual: Floats) -> Floats:
         own = slice(*rows)
         out[own] = kernels.relative_distance(distances[own], neighbours[own], usual)
 
-    _over_all(out.size, neighbours, compare)
+    over_all(out.size, neighbours, compare)
     return out
 
 
@@ -127,7 +127,7 @@ def _weights(distances: Array) -> Array:
     return weights
 
 
-def _over_all(n_cells: int, neighbours: Array, task: Callable[[Rows], None]) -> None:
+def over_all(n_cells: int, neighbours: Array, task: Callable[[Rows], None]) -> None:
     """Call a task for blocks of cells over threads, or on a GPU for all."""
     if is_gpu(neighbours):
         task((0, n_cells))

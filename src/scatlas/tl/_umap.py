@@ -13,8 +13,9 @@ from scatlas import blocks, columns
 from scatlas._util.imports import from_extra
 from scatlas._util.numbers import check_positive, random_state_of, whole_number
 from scatlas.compute.threads import blas_on_one_thread
-from scatlas.elements import get_host_representation, get_obsm
+from scatlas.elements import get_finite_representation, get_obsm
 from scatlas.errors import InputError
+from scatlas.kernels import csr_arrays
 from scatlas.matrix.projection import lay_out
 from scatlas.tl import _spectral
 from scatlas.tl._graph import check_not_negative, graph, works_on_gpu
@@ -146,29 +147,31 @@ def umap(
         "n_epochs": rounds,
     }
 
-    def cells() -> np.ndarray | sp.csr_matrix:
-        return get_host_representation(
+    def cells() -> Any:
+        return get_finite_representation(
             adata, use_rep=params.get("use_rep"), n_pcs=params.get("n_pcs")
         )
 
-    to_device: Callable[[Any], Any] = np.asarray
+    to_device: Callable[[Any], Any] = blocks.on_host
     below = _spectral.UMAP_LEARN_BELOW
     if method == "umap":
         below = _spectral.FAST_BELOW
         if works_on_gpu(adata, params):
-            from scatlas.arrays.pinned_copies import to_gpu
+            from scatlas.arrays.cupy_arrays import on_gpu
 
             logger.info("UMAP of %d cells: on the GPU", adata.n_obs)
-            to_device = to_gpu
+            to_device = on_gpu
             edges.indices = edges.indices.astype(np.int32, copy=False)
-    start = partial(_spectral.start, cells=cells, arpack_below=below, to_device=to_device)
+    there = to_device(edges)
+    start = partial(
+        _spectral.start, cells=cells, arpack_below=below, there=there, to_device=to_device
+    )
     coordinates = _start(init, edges, n_components, state, start)
     if method == "umap":
-        graph_arrays = to_device(edges.indptr), to_device(edges.indices), to_device(edges.data)
         seed = int(state.randint(2**63))
         low, high = coordinates.min(axis=0), coordinates.max(axis=0)
         scaled = (10.0 * (coordinates - low) / (high - low)).astype(np.float32, order="C")
-        moved = lay_out(to_device(scaled), graph_arrays, curve, seed=seed, **options)
+        moved = lay_out(to_device(scaled), csr_arrays(there)[::-1], curve, seed=seed, **options)
         coordinates = blocks.on_host(moved)
     else:
         coordinates = _by_umap_learn(coordinates, edges, curve, state, options)

@@ -25,12 +25,7 @@ from scatlas.matrix.effects_moderation import (
     n_discoveries,
     t_pvalues,
 )
-from scatlas.matrix.effects_scaling import (
-    LogScale,
-    filter_by_expr,
-    library_sizes,
-    scale_libraries,
-)
+from scatlas.matrix.effects_scaling import LogScale, filter_by_expr, library_sizes, scale_libraries
 from scatlas.matrix.rank_statistics import adjust_pvalues
 
 CLOSE = 1e-9

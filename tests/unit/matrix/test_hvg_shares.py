@@ -10,11 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 from scatlas.errors import InputError
-from scatlas.matrix.hvg_shares import (
-    hvg_of_share_moments,
-    share_moments,
-    totals_and_share_moments,
-)
+from scatlas.matrix.hvg_shares import hvg_of_share_moments, share_moments, totals_and_share_moments
 from scatlas.matrix.size_factors import cell_totals, size_factors
 from scatlas.pp import highly_variable_genes, log1p, normalize_total
 

@@ -23,14 +23,9 @@ import pytest
 import scipy.sparse as sp
 
 from scatlas import blocks, tl
+from scatlas.arrays import numpy_arrays
 from scatlas.io.products.embeddings import write_embedding, write_parts
-from scatlas.kernels.graphs import (
-    communities_cpu,
-    edges_cpu,
-    layout_cpu,
-    nearest_cpu,
-    umap_cpu,
-)
+from scatlas.kernels.graphs import communities_cpu, edges_cpu, layout_cpu, nearest_cpu, umap_cpu
 from scatlas.matrix import communities, inverted_lists, list_rules, projection
 from scatlas.matrix.reference_map import Sample, map_cells
 from scatlas.pp import neighbors
@@ -230,6 +225,7 @@ REPLACED: dict[str, dict[str, Any]] = {
     },
     "edges": {
         "run_step": by_cpu(edges_cpu.run_step, lambda *args: len(args[4])),
+        "add_transposed": by_cpu(edges_cpu.add_transposed),
         "find_parts": by_cpu(edges_cpu.find_parts),
         "weigh_inside": by_cpu(edges_cpu.weigh_inside, lambda _, labels: labels.size),
     },
@@ -281,8 +277,10 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]
     before = forget()
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "cupy", FakeCupy("cupy"))
-        copies = SimpleNamespace(to_gpu=on_gpu)
-        patch.setitem(sys.modules, "scatlas.arrays.pinned_copies", copies)
+        copies = SimpleNamespace(to_gpu=on_gpu, on_gpu=on_gpu)
+        for name in ("pinned_copies", "cupy_arrays"):
+            patch.setitem(sys.modules, f"scatlas.arrays.{name}", copies)
+        patch.setattr(blocks, "csr", numpy_arrays.csr)
         patch.setattr(blocks, "on_host", lambda x: x if sp.issparse(x) else np.asarray(x))
         patch.setattr(importlib.import_module(MODULES[0]), "kernel", kernel)
         for name, functions in REPLACED.items():
@@ -307,7 +305,9 @@ def points(n_cells: int, width: int = 8, dtype: type = np.float32) -> np.ndarray
     return x.astype(dtype)
 
 
-def on_gpu(x: np.ndarray) -> np.ndarray:
+def on_gpu(x: Any) -> Any:
+    if sp.issparse(x):
+        return numpy_arrays.csr(*map(on_gpu, (x.data, x.indices, x.indptr)), x.shape[1])
     return x.copy().view(OnGpu)
 
 

@@ -9,8 +9,9 @@ import scipy.sparse as sp
 
 from scatlas import tl
 from scatlas.compute.threads import use_threads
+from scatlas.kernels import csr_arrays
 from scatlas.matrix import projection
-from scatlas.matrix.graph_eigenvectors import eigenvectors
+from scatlas.matrix.graph_eigenvectors import eigenvectors, random_vectors
 from scatlas.pp import neighbors
 
 
@@ -105,9 +106,11 @@ def test_eigenvectors_are_lapacks(n: int) -> None:
     dense = weights.toarray().astype(np.float64)
     root = np.sqrt(dense.sum(axis=0))
     known = np.linalg.eigh(dense / root[:, None] / root)[1][:, ::-1][:, :n]
-    found = eigenvectors(weights, n, tolerance=1e-9)
+    matrix = csr_arrays(weights)[::-1], np.asarray(weights.sum(axis=1, dtype=np.float64)).ravel()
+    found = eigenvectors(*matrix, random_vectors(400, n), n, tolerance=1e-9)
     with use_threads(3):
-        np.testing.assert_array_equal(eigenvectors(weights, n, tolerance=1e-9), found)
+        again = eigenvectors(*matrix, random_vectors(401, n)[:-1], n, tolerance=1e-9)
+    np.testing.assert_array_equal(again, found)
     np.testing.assert_allclose(np.abs((found * known).sum(axis=0)), 1, atol=1e-9)
     assert (found.max(axis=0) == np.abs(found).max(axis=0)).all()
 

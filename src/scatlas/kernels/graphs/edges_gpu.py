@@ -1,5 +1,5 @@
-"""Connected parts of a graph, weights within groups and steps of Chebyshev filters on the GPU: the
-results of ``edges_cpu``, to the same bits.
+"""Sums with the transpose, parts, weights within groups and steps of Chebyshev filters on the GPU:
+the results of ``edges_cpu``, to the same bits.
 """
 
 from __future__ import annotations
@@ -18,6 +18,20 @@ if TYPE_CHECKING:
 
 # Edges that are sorted at a time: 1.5 GB.
 _EDGES_AT_ONCE = 2**25
+
+
+def add_transposed(
+    edges: tuple[GpuArray, GpuArray, GpuArray], out: GpuArray, _rows: tuple[int, int]
+) -> bool:
+    """As on the CPU, for all nodes: if each edge has one in the other direction, edges sorted by
+    the node that they lead to are these, in the order of the rows.
+    """
+    indices, weights = (part[: out.size] for part in edges[1:])
+    order = cp.argsort(indices)  # stable
+    out[:] = weights
+    out += weights[order]
+    nodes = cp.searchsorted(edges[0][1:], cp.arange(out.size), side="right")  # that have the edges
+    return bool((nodes[order] == indices).all())
 
 
 def find_parts(

@@ -191,13 +191,16 @@ def compare_all(
     return near, scores
 
 
-def add_by_label(x: GpuArray, labels: GpuArray, n_labels: int, *, cosine: bool) -> GpuArray:
-    """Sum the cells of each label, as ``nearest_cpu.add_by_label`` does, to the same bits."""
+def add_by_label(
+    x: GpuArray, labels: GpuArray, n_labels: int, *, cosine: bool, dtype: DTypeLike = np.float64
+) -> GpuArray:
+    """Sums of ``nearest_cpu.add_by_label``, to the same bits; in any type in its order."""
+    x, labels = cp.ascontiguousarray(x), cp.asarray(labels)
     order = cp.argsort(labels)  # stable
     bounds = cp.searchsorted(labels[order], cp.arange(n_labels + 1, dtype=labels.dtype))
     scales = inverse_lengths(x) if cosine else cuda.NULL
-    sums = cp.empty((n_labels, x.shape[1]))
-    run = cuda.kernel("graphs/nearest", "add_by_label", x.dtype)
+    sums = cp.empty((n_labels, x.shape[1]), dtype)
+    run = cuda.kernel("graphs/nearest", "add_by_label", x.dtype, sums.dtype)
     sizes = np.int64(x.shape[1]), order.astype(np.int64), bounds.astype(np.int64)
     run(*cuda.grid_of_threads(sums.size), (x, *sizes, np.int64(n_labels), scales, sums))
     return sums
