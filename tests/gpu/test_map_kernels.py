@@ -323,7 +323,8 @@ def test_eigenvectors_of_a_graph():
     cpu = annotated(points(20_000, 30))
     sa.pp.neighbors(cpu, n_pcs=20)
     graph = cpu.obsp["connectivities"]
-    degrees, vectors = graph.sum(axis=1).A1, graph_eigenvectors.random_vectors(20_000, 3)
+    degrees = graph.sum(axis=1, dtype=np.float64).A1
+    vectors = graph_eigenvectors.random_vectors(20_000, 3)
     expected, *runs = (
         graph_eigenvectors.eigenvectors(
             tuple(map(to, csr_arrays(graph)[::-1])), to(degrees), to(vectors), 3, tolerance=1e-8

@@ -2,12 +2,14 @@
 # in:  manifests/*.json, manifests/*/{plate}.json with their run records
 # out: nothing; Snakemake learns which steps failed or lost outputs
 import atexit
+from contextlib import suppress
 from functools import partial
 
 from snakemake.io import IOFile, apply_wildcards, is_flagged
 from snakemake.logging import logger
 
 from scatlas.io.files.checksums import text_digest
+from scatlas.workflow.fork_client import connect
 from scatlas.workflow.integrity import Findings, check_outputs, run_record
 from scatlas.workflow.run_lock import lock_results, release, share_results
 from scatlas.workflow.slurm_executor import watch
@@ -166,6 +168,16 @@ def rerun_unfinished_steps():
     if workflow.execution_settings and not workflow.dryrun:
         lock_folders()
         FINDINGS.apply()
+        prepare_to_fork()
+
+
+def prepare_to_fork():
+    """Let the process that forks the jobs import the libraries while Snakemake plans them. Jobs in
+    environments that Snakemake makes have another Python."""
+    is_here = workflow.local_exec and not workflow.touch
+    if can_fork and is_here and not workflow.deployment_settings.deployment_method:
+        with suppress(OSError):
+            connect(str(os.getpid()), str(HERE / "scripts/load.py")).close()
 
 
 @cache

@@ -2,15 +2,12 @@
 # failed runs again with more.
 import atexit
 import gc
-import re
-from contextlib import suppress
 from threading import Timer
 
 from snakemake.scheduling.job_scheduler import JobScheduler
 from snakemake.utils import available_cpu_count
 
 from scatlas.compute.gpu_devices import find_gpus
-from scatlas.workflow.fork_client import connect
 from scatlas.workflow.resources import STORE_RULES, Estimates
 from scatlas.workflow.run_time import (
     JobRequest,
@@ -33,13 +30,6 @@ def runs_on_a_cluster():
 
 
 SCHEDULED = runs_on_a_cluster()
-is_dry_run = any(re.fullmatch("-[a-z]*n[a-z]*|--dry-?run", word) for word in sys.argv)
-own_python = not workflow.deployment_settings.deployment_method
-runs_jobs = workflow.execution_settings and not (SCHEDULED or is_dry_run)
-if runs_jobs and can_fork and own_python:
-    # The server that forks the jobs imports the libraries while Snakemake plans.
-    with suppress(OSError):
-        connect(str(os.getpid()), str(HERE / "scripts/load.py")).close()
 JOBS_PER_GPU = 1 if SCHEDULED else CONFIG.compute.jobs_per_gpu
 GPUS = () if SCHEDULED or CONFIG.backend == "cpu" else find_gpus()
 if not SCHEDULED:  # unless --resources gpu= tells another number

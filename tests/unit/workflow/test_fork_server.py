@@ -268,21 +268,24 @@ def test_a_server_that_fails_is_named_and_the_script_runs(tmp_path: Path, probe:
 
 
 def test_snakemake_starts_the_server_while_it_plans_a_run(tmp_path: Path) -> None:
-    """Not for a dry run, and before the first job, which is no plate's step in the demo."""
-    command = [sys.executable, "-m", "snakemake", "--snakefile", ROOT / "Snakefile", "--cores", "2"]
-    command += ["--directory", tmp_path, "--configfile", ROOT / "config/demo.yaml"]
+    """Not for a dry run, and not by the first job, which is no step of a plate here."""
     shutil.copytree(ROOT / "config", tmp_path / "config")
-    found = []
-    for option in ("-n", "--quiet"):
-        with subprocess.Popen([*command, option], stdout=subprocess.DEVNULL) as snakemake:
-            name = f"scatlas.workflow.fork_server .* {snakemake.pid} "
-            find = ["pgrep", "--full", "--list-full", name]
-            wait_until(lambda: snakemake.poll() == 0 or subprocess.call(find) == 0)  # noqa: B023
-            found.append(subprocess.run(find, capture_output=True, text=True, check=False).stdout)
-            snakemake.kill()
-        wait_until(lambda: subprocess.call(find) != 0)  # noqa: B023
-    assert found[0] == ""
-    assert found[1].endswith("/scripts/load.py\n")
+    command = [sys.executable, "-m", "snakemake", "--cores", "2", "--snakefile", ROOT / "Snakefile"]
+    command += ["--directory", tmp_path, "--configfile", ROOT / "config/demo.yaml"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+
+    def servers(snakemake: subprocess.Popen[bytes]) -> list[str]:
+        find = ["pgrep", "--full", "--list-full", f"workflow.fork_server .* {snakemake.pid} "]
+        return subprocess.run(find, capture_output=True, text=True, check=False).stdout.split()
+
+    with subprocess.Popen([*command, "-n"], **quiet) as snakemake:
+        assert snakemake.wait() == 0
+    assert not servers(snakemake)
+    with subprocess.Popen(command, **quiet) as snakemake:
+        wait_until(lambda: servers(snakemake) != [])
+        assert servers(snakemake)[-1].endswith("/scripts/load.py")
+        snakemake.send_signal(signal.SIGINT)
+    wait_until(lambda: servers(snakemake) == [])
 
 
 def test_the_server_ends_with_its_owner(
