@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from scatlas.io import atomic_path
-from scatlas.io.files.hdf5_writing import create_hdf5, write_element, write_h5ad
+from scatlas.io.files.hdf5_writing import create_hdf5, write_element
 from scatlas.io.files.local_zarr import open_store
-from scatlas.io.matrices.subset import take_csr, take_rows
-from scatlas.io.products.assemble_atlas import read_sample
+from scatlas.io.matrices.subset import read_subset, write_stored
+from scatlas.io.products.assemble_atlas import parts_of_genes
+from scatlas.io.tables.hdf5_table import write_table
+from scatlas.io.zarr_writer.elements import ANNDATA, DICT
 from scatlas.workflow import script
 from scatlas.workflow.sample import ATLAS_ROW, read_column, read_uns, rows_of_sample
+
+if TYPE_CHECKING:
+    import argparse
+
+    import h5py
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -32,32 +41,46 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     with script.recorded_run(args, outputs=[args.embedding]) as facts:
         rows = rows_of_sample(args.subset)
-        adata = read_sample(
-            args.merged,
-            args.pca,
-            rows,
-            var=pd.read_parquet(args.genes),
-            obsm=script.plate_paths(args.obsm),
-            block_budget=script.block_budget(args),
-        )
-        adata.obs[ATLAS_ROW] = rows
         clusters = read_column(args.leiden, "leiden")
         if args.map:
             numbers = np.array(json.loads(args.map.read_text("utf-8"))["cluster_numbers"])
             clusters = pd.Categorical.from_codes(numbers[clusters.codes], clusters.categories)
-        adata.obs["leiden"] = clusters
-        for name in open_store(args.labels)["obs"] if args.labels else ():
-            adata.obs[name] = read_column(args.labels, name, rows)
-        adata.obsm["X_umap"] = take_rows(args.umap, "obsm/X_umap")
-        for store in (args.neighbors, args.umap, args.leiden):
-            adata.uns.update(read_uns(store))
         with atomic_path(args.embedding) as path:
-            write_h5ad(path, adata)
-            del adata  # before the graph, which may be as large
+            with create_hdf5(path) as file:
+                write_cells(file, args, rows, clusters)
             with create_hdf5(path, append=True) as file:
                 for name in ("distances", "connectivities"):
-                    write_element(file["obsp"], name, take_csr(args.neighbors, f"obsp/{name}"))
+                    write_stored(file["obsp"], name, args.neighbors, f"obsp/{name}")
         facts |= {"n_cells": rows.size, "n_clusters": clusters.categories.size}
+
+
+def write_cells(
+    file: h5py.File, args: argparse.Namespace, rows: np.ndarray, clusters: pd.Categorical
+) -> None:
+    """Write all but the graph; of all cells a part, or a column of obs, is in memory at a time."""
+    parts = parts_of_genes(args.merged, args.pca, pd.read_parquet(args.genes))
+    if rows.size == open_store(args.merged)["X"].attrs["shape"][0]:
+        write_stored(file, "X", args.merged, "X")
+    else:
+        budget = script.block_budget(args)
+        some = read_subset(args.merged, rows, obs=[], obsm=[], block_budget=budget)
+        write_element(file, "X", some.X)
+    columns = {ATLAS_ROW: lambda: rows, "leiden": lambda: clusters}
+    for name in open_store(args.labels)["obs"] if args.labels else ():
+        columns[name] = partial(read_column, args.labels, name, rows)
+    write_table(file.create_group("obs"), args.merged, rows, columns)
+    write_element(file, "var", parts["var"])
+    stores = {"X_pca": args.pca, **script.plate_paths(args.obsm)}
+    obsm = file.create_group("obsm")
+    for name, store in stores.items():
+        write_stored(obsm, name, store, name, rows)
+    write_stored(obsm, "X_umap", args.umap, "obsm/X_umap")
+    obsm.attrs.update(DICT)
+    for store in (*stores.values(), args.neighbors, args.umap, args.leiden):
+        parts["uns"] |= read_uns(store) if "uns" in open_store(store) else {}
+    for name in ("varm", "obsp", "varp", "layers", "uns"):
+        write_element(file, name, parts.get(name, {}))
+    file.attrs.update(ANNDATA)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--genes", type=Path, required=True, help="consensus_genes.tsv")
     parser.add_argument("--consensus", type=Path, help="manifest of consensus")
     parser.add_argument("--pca", type=Path, required=True, help="pca.zarr")
-    parser.add_argument("--umap", type=Path, required=True, help="umap.h5ad")
+    parser.add_argument("--umap", type=Path, help="umap.h5ad, for types or without --atlas")
     parser.add_argument("--atlas", type=Path, help="atlas.zarr, if it has the map of all cells")
     parser.add_argument("--markers", type=Path, help="markers.tsv, if there are marker genes")
     parser.add_argument("--means", type=Path, help="markers.h5ad, if there are marker genes")

@@ -144,6 +144,7 @@ def union_option(option):
 # The cells of the map: all of them, or the sample; and the steps that make it.
 MAPPED = "atlas" if CONFIG.maps_all_cells else "embedding"
 CELLS = "atlas.zarr" if CONFIG.maps_all_cells else "umap.h5ad"
+REPORTS_SAMPLE = bool(not CONFIG.maps_all_cells or CONFIG.annotate)  # genes of types
 # obs columns of the sums of counts.
 PSEUDOBULK = CONFIG.pseudobulk.by if CONFIG.pseudobulk else []
 EFFECTS = CONFIG.effects.columns if CONFIG.effects else []
@@ -331,6 +332,7 @@ def report_options(wildcards):
     words = [
         shlex.join(["--doublets", *doublets(wildcards)]) if CONFIG.doublets else "",
         result("--consensus", "manifests/consensus.json"),
+        result("--umap", "umap.h5ad", REPORTS_SAMPLE),
         result("--atlas", "atlas.zarr", CONFIG.maps_all_cells),
         MARKERS_OPTION,
         result("--means", "markers.h5ad", CONFIG.markers.by),

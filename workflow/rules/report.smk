@@ -1,6 +1,6 @@
 # The report: figures, tables and one page.
-# in:  the tables of all plates, consensus_genes.tsv, pca.zarr, umap.h5ad, atlas.zarr, marker genes, and what the
-#      optional rules doublets and integrate have made
+# in:  the tables of all plates, consensus_genes.tsv, pca.zarr, umap.h5ad or atlas.zarr, marker genes, and what the
+#      optional rules doublets and integrate have made; with types of cells both umap.h5ad and atlas.zarr
 # out: figures/*.png (and .pdf, .svg), tables/*.tsv, report.html
 
 
@@ -10,13 +10,13 @@ rule report:
         hvg=each(f"{OUT}/manifests/hvg/{{plate}}.json"),
         genes=f"{OUT}/consensus_genes.tsv",
         pca=rules.pca.output.manifest,
-        embedding=rules.embedding.output.manifest,
+        embedding=[rules.embedding.output.manifest] if REPORTS_SAMPLE else [],
         cells=ancient(each(f"{OUT}/plates/{{plate}}/{KEPT_CELLS}")),
         summaries=ancient(each(f"{OUT}/plates/{{plate}}/{KEPT_CELLS_SUMMARY}")),
         tables=ancient(each(f"{OUT}/plates/{{plate}}/hvg.parquet")),
         consensus=f"{OUT}/manifests/consensus.json",
         pca_store=ancient(rules.pca.output.pca),
-        umap_file=ancient(rules.embedding.output.embedding),
+        umap_file=[ancient(rules.embedding.output.embedding)] if REPORTS_SAMPLE else [],
         labels=LABELS_STORE,
         atlas_manifest=[rules.atlas.output.manifest] if CONFIG.maps_all_cells else [],
         atlas=[ancient(rules.atlas.output.atlas)] if CONFIG.maps_all_cells else [],
@@ -35,9 +35,7 @@ rule report:
         integrated=([ancient(f"{OUT}/integrated.h5ad")] if CONFIG.integrate else []),
         effects_manifest=[f"{OUT}/manifests/effects.json"] if CONFIG.effects else [],
         effects=[ancient(f"{OUT}/effects.h5ad")] if CONFIG.effects else [],
-        composition_manifest=(
-            [f"{OUT}/manifests/composition.json"] if CONFIG.effects else []
-        ),
+        shares_manifest=[f"{OUT}/manifests/composition.json"] if CONFIG.effects else [],
         composition=(
             [ancient(f"{OUT}/tables/composition.tsv")] if CONFIG.effects else []
         ),
@@ -168,10 +166,9 @@ rule report:
         f"{RUN}"
         " {input.script:q} --qc {params.qc:q} --summaries {params.summaries:q}"
         " --hvg {params.hvg:q} --genes {input.genes:q} --pca {params.pca:q}"
-        " --umap {input.umap_file:q} --manifests {params.manifests:q}"
-        " --config {params.config:q} --captions {params.captions:q}"
-        " --figures {params.figures:q} --tables {params.tables:q} {params.optional}"
-        " --report {output.page:q}"
+        " --manifests {params.manifests:q} --config {params.config:q}"
+        " --captions {params.captions:q} --figures {params.figures:q}"
+        " --tables {params.tables:q} {params.optional} --report {output.page:q}"
         f"{STEP_TAIL}"
 
 

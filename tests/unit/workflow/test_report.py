@@ -353,7 +353,7 @@ def with_atlas(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Results]
     cells.uns["map"] = {"n_sample": sample.n_obs}
     with ad.settings.override(zarr_write_format=3, auto_shard_zarr_v3=False):
         cells.write_zarr(folder / "atlas.zarr")
-    return folder, replace(results, atlas=folder / "atlas.zarr")
+    return folder, replace(results, atlas=folder / "atlas.zarr", umap=None)
 
 
 @pytest.mark.filterwarnings("ignore:Consolidated metadata")

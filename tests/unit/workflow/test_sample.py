@@ -17,8 +17,10 @@ from anndata.io import read_elem
 import scatlas.io.zarr_writer.sharded_array as shards
 from scatlas.errors import InputError
 from scatlas.io import CsrWriter, write_embedding, write_pca
+from scatlas.io.files import hdf5_writing
 from scatlas.io.files.checksums import checksum
 from scatlas.io.files.local_zarr import open_with_zarr_python
+from scatlas.io.matrices import subset
 from scatlas.io.matrices.subset import take_csr, take_rows
 from scatlas.io.products.embeddings import write_parts
 from scatlas.workflow.sample import (
@@ -39,29 +41,19 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Arrays have several chunks and shards."""
     monkeypatch.setattr(shards, "CHUNK_VALUES", 256)
     monkeypatch.setattr(shards, "SHARD_VALUES", 1024)
+    monkeypatch.setattr(subset, "SMALL_VALUES", 99)  # values are written in parts
+    monkeypatch.setattr(hdf5_writing, "_VALUES", 2000)
+    monkeypatch.setattr(hdf5_writing, "_CHUNK_BYTES", 2000)
 
 
 @pytest.fixture
-def stores(tmp_path: Path) -> SimpleNamespace:
+def stores(tmp_path: Path, request: pytest.FixtureRequest) -> SimpleNamespace:
     """All cells, of which every second or third one is sampled, and what the steps find."""
-    rng = np.random.default_rng(0)
-    made = SimpleNamespace(
-        **{
-            name: tmp_path / f"{name}.zarr"
-            for name in (
-                "merged",
-                "pca",
-                "harmony",
-                "subset",
-                "neighbors",
-                "umap",
-                "leiden",
-                "labels",
-            )
-        }
-    )
+    n, rng = getattr(request, "param", N), np.random.default_rng(0)
+    steps = ("merged", "pca", "harmony", "subset", "neighbors", "umap", "leiden", "labels")
+    made = SimpleNamespace(**{name: tmp_path / f"{name}.zarr" for name in steps})
     names = [f"gene{i}" for i in range(40)]
-    made.rows = np.sort(rng.choice(ALL, N, replace=False))
+    made.rows = np.sort(rng.choice(ALL, n, replace=False))
     made.x = sp.random(ALL, 40, 0.4, format="csr", dtype=np.float32, rng=rng)
     made.table = pd.DataFrame(
         {"plate": pd.Categorical(["p", "q"] * (ALL // 2)), "share": rng.random(ALL)},
@@ -88,13 +80,13 @@ def stores(tmp_path: Path) -> SimpleNamespace:
     write_embedding(made.harmony, "X_pca_harmony", made.mixed, tables={"sums": variance})
     own = {"X_pca_harmony": made.mixed[made.rows]}
     write_parts(made.subset, obs={ATLAS_ROW: made.rows}, obsm=own)
-    graph = {name: sp.random(N, N, 0.1, format="csr", rng=rng) for name in ("distances", "weights")}
+    graph = {name: sp.random(n, n, 0.1, format="csr", rng=rng) for name in ("distances", "weights")}
     made.graph = {"distances": graph["distances"], "connectivities": graph["weights"]}
     write_parts(made.neighbors, obsp=made.graph, uns={"neighbors": {"params": PARAMS}})
-    made.coordinates = rng.random((N, 2)).astype(np.float32)
+    made.coordinates = rng.random((n, 2)).astype(np.float32)
     umap = {"params": {"a": 0.5, "b": 1.5}}
     write_parts(made.umap, obsm={"X_umap": made.coordinates}, uns={"umap": umap})
-    made.clusters = pd.Categorical.from_codes(np.arange(N) % 3, ["0", "1", "2"])
+    made.clusters = pd.Categorical.from_codes(np.arange(n) % 3, ["0", "1", "2"])
     leiden = {"params": {"resolution": 1.0}}
     write_parts(made.leiden, obs={"leiden": made.clusters}, uns={"leiden": leiden})
     made.types = pd.Categorical.from_codes(np.arange(ALL) % 4 - 1, ["T", "B", "NK"])
@@ -152,12 +144,13 @@ def join(stores: SimpleNamespace, folder: Path, *more: str) -> ad.AnnData:
     main([*options, f"--genes={genes}", f"--embedding={out}", f"--manifest={manifest}", *more])
     facts = json.loads(manifest.read_text())
     assert {name: facts[name] for name in ("n_cells", "n_clusters")} == {
-        "n_cells": N,
+        "n_cells": len(stores.rows),
         "n_clusters": 3,
     }
     return ad.read_h5ad(out)
 
 
+@pytest.mark.parametrize("stores", [N, ALL], indirect=True)
 def test_the_file_for_users_has_all_parts(stores: SimpleNamespace, tmp_path: Path) -> None:
     numbers = tmp_path / "map.json"
     numbers.write_text(json.dumps({"cluster_numbers": [2, 0, 1]}))

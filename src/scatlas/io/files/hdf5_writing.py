@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import io
 import logging
+import math
 from contextlib import contextmanager
-from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
+from anndata import AnnData
 from anndata.io import read_elem
 from deflate import zlib_compress
 from pandas.api.types import is_string_dtype
@@ -27,16 +29,16 @@ from scatlas.io.files.chunk_locations import TEXT_REFERENCE, hdf5_chunked_array
 from scatlas.io.files.read_errors import UnsupportedLayoutError, reading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from anndata import AnnData
+    import pandas as pd
+
+    from scatlas.io.files.local_zarr import StoredArray
 
 _SPARSE = (sparse.csr_matrix, sparse.csc_matrix, sparse.csr_array, sparse.csc_array)
-# Values of a text column that become categories.
-_MOST_CATEGORIES = 10_000
-# Values from which compression by threads is worth their start.
-_SMALL_VALUES = 2**16
+_MOST_CATEGORIES = 10_000  # values of a text column that become categories
+SMALL_VALUES = 2**16  # up to which compression by threads is not worth their start
 # Bytes per chunk: h5py reads chunks of up to 1 MB through its cache.
 _CHUNK_BYTES = 2**18
 # Level of gzip by libdeflate: the size of zlib's default to 10%, in a third of its time.
@@ -45,7 +47,7 @@ _LEVEL = 1
 # checksum finds damage.
 _WORTH_IT, _STORE = 0.9, 0
 logger = logging.getLogger(__name__)
-# Values that a thread decodes at once, about.
+# Values that a thread reads at once, about.
 _VALUES = 2**20
 _SPARSE_KINDS = {"csr_matrix": sparse.csr_matrix, "csc_matrix": sparse.csc_matrix}
 
@@ -92,15 +94,18 @@ def write_h5ad(path: Path | str, adata: AnnData) -> None:
     """Write a gzip-compressed h5ad, to the same bytes for any number of threads; text columns of up
     to 10,000 values become categorical, in ``adata``, too.
     """
-    tables = [adata.obs, adata.var] + ([] if adata.raw is None else [adata.raw.var])
-    for table in tables:
-        text = [name for name in table if is_string_dtype(table[name].dtype)]
-        few = table[[name for name in text if table[name].nunique() <= _MOST_CATEGORIES]].copy()
-        adata.strings_to_categoricals(few)
-        for name, column in few.items():
-            table[name] = column
+    for table in [adata.obs, adata.var] + ([] if adata.raw is None else [adata.raw.var]):
+        few_texts_to_categories(table)
     with create_hdf5(path) as file:
         write_element(file, "/", adata)
+
+
+def few_texts_to_categories(table: pd.DataFrame) -> None:
+    text = [name for name in table if is_string_dtype(table[name].dtype)]
+    few = table[[name for name in text if table[name].nunique() <= _MOST_CATEGORIES]].copy()
+    AnnData().strings_to_categoricals(few)
+    for name, column in few.items():
+        table[name] = column
 
 
 def write_element(group: h5py.Group, key: str, value: Any) -> None:
@@ -112,63 +117,63 @@ def write_element(group: h5py.Group, key: str, value: Any) -> None:
 
 
 def _write_element(
-    write_func: Callable[..., None],
-    group: h5py.Group,
-    key: str,
-    value: Any,
-    *,
-    dataset_kwargs: Mapping[str, Any],
-    iospec: Any,
+    write_func: Callable[..., None], group: h5py.Group, key: str, value: Any, **options: Any
 ) -> None:
     """Write an element in AnnData's encoding: large arrays of numbers here, others by anndata."""
     if key == "/raw" and value is None:
         return  # AnnData.write_h5ad writes no such element, and anndata 0.10 and 0.11 refuse it
-    if isinstance(value, _SPARSE) and value.nnz > _SMALL_VALUES:
+    is_array = type(value) is np.ndarray and value.dtype.kind in "biuf"
+    if (is_array or isinstance(value, _SPARSE)) and value.size > SMALL_VALUES:
+        spec = options["iospec"]
+        write_large(group, key, value, spec.encoding_type, spec.encoding_version)
+    else:
+        write_func(group, key, value, dataset_kwargs=options["dataset_kwargs"])
+
+
+def write_large(group: h5py.Group, key: str, value: Any, encoding: str, version: str) -> None:
+    """Write numbers: an array, or a sparse matrix of three; of those on disk a part at a time."""
+    if hasattr(value, "indptr"):
         node = group.create_group(key)
         node.attrs["shape"] = value.shape
         for name in ("data", "indices", "indptr"):
-            # Resizable, as anndata writes them.
-            _write_numbers(node, name, getattr(value, name), maxshape=(None,))
-    elif type(value) is np.ndarray and value.size > _SMALL_VALUES and value.dtype.kind in "biuf":
-        node = _write_numbers(group, key, value)
+            _write_numbers(node, name, getattr(value, name), maxshape=(None,))  # as anndata does
     else:
-        write_func(group, key, value, dataset_kwargs=dataset_kwargs)
-        return
-    node.attrs["encoding-type"] = iospec.encoding_type
-    node.attrs["encoding-version"] = iospec.encoding_version
+        node = _write_numbers(group, key, value)
+    node.attrs["encoding-type"], node.attrs["encoding-version"] = encoding, version
 
 
 def _write_numbers(
-    group: h5py.Group, name: str, values: np.ndarray, *, maxshape: tuple[None] | None = None
+    group: h5py.Group, name: str, values: StoredArray, *, maxshape: tuple[None] | None = None
 ) -> h5py.Dataset:
     """Write an array in chunks of whole rows that threads compress, as HDF5 does under its lock."""
-    values = np.ascontiguousarray(values)
-    n_rows = max(1, min(len(values), _CHUNK_BYTES * len(values) // max(1, values.nbytes)))
+    n, *rest = values.shape
+    width = max(1, math.prod(rest))
+    row_bytes = values.dtype.itemsize * width
+    n_rows = max(1, min(n, _CHUNK_BYTES // row_bytes))
+    # Several chunks at a time: those on disk may be larger.
+    step = max(1, _VALUES // (n_rows * width)) * n_rows
 
-    def compress(number: int, level: int) -> bytearray:
-        part = values[number * n_rows : (number + 1) * n_rows]
+    def compress(part: np.ndarray, level: int) -> bytearray:
         if len(part) < n_rows:  # HDF5 has whole chunks alone
-            part = np.concatenate(
-                [part, np.zeros((n_rows - len(part), *part.shape[1:]), part.dtype)]
-            )
-        return zlib_compress(part.data.cast("B"), level)
+            part = np.concatenate([part, np.zeros((n_rows - len(part), *rest), part.dtype)])
+        return zlib_compress(np.ascontiguousarray(part).data.cast("B"), level)
 
-    chunk_bytes = n_rows * (values.nbytes // max(1, len(values)))
-    level = _LEVEL if len(compress(0, _LEVEL)) < _WORTH_IT * chunk_bytes else _STORE
-    chunks = (n_rows, *values.shape[1:])
+    def compress_rows(number: int) -> list[bytearray]:
+        rows = values[number * step : (number + 1) * step]
+        return [compress(rows[lo : lo + n_rows], level) for lo in range(0, len(rows), n_rows)]
+
+    first = len(compress(values[:n_rows], _LEVEL))
+    level = _LEVEL if first < _WORTH_IT * n_rows * row_bytes else _STORE
     dataset = group.create_dataset(
         *(name, values.shape, values.dtype),
-        chunks=chunks,
+        chunks=(n_rows, *rest),
         maxshape=maxshape,
         compression="gzip",
         compression_opts=level,
     )
-    n_chunks = -(-len(values) // n_rows)
-    for number, chunk in enumerate(
-        map_in_order(partial(compress, level=level), n_chunks, workers=n_cores())
-    ):
-        offset = (number * n_rows, *[0 for _ in chunks[1:]])
-        dataset.id.write_direct_chunk(offset, chunk)
+    parts = map_in_order(compress_rows, -(-n // step), workers=n_cores())
+    for number, chunk in enumerate(chain.from_iterable(parts)):
+        dataset.id.write_direct_chunk((number * n_rows, *[0 for _ in rest]), chunk)
     return dataset
 
 
@@ -178,12 +183,8 @@ def read_element(node: h5py.Dataset | h5py.Group) -> Any:
     if kind is not None:
         parts = tuple(read_element(node[name]) for name in ("data", "indices", "indptr"))
         return kind(parts, shape=tuple(node.attrs["shape"]))
-    if (
-        not isinstance(node, h5py.Dataset)
-        or not node.size
-        or node.ndim == 0
-        or node.dtype.kind not in "iuf"
-    ):
+    has_values = isinstance(node, h5py.Dataset) and node.size and node.ndim
+    if not has_values or node.dtype.kind not in "iuf":
         return read_elem(node)
     values = np.empty(node.shape, node.dtype.newbyteorder("="))
     flat = values.reshape(-1)
@@ -208,8 +209,7 @@ def decode(dataset: h5py.Dataset) -> Iterator[tuple[int, np.ndarray]]:
         step = max(1, _VALUES // array.chunk_values) * array.chunk_values
 
         def read(i: int) -> tuple[int, np.ndarray]:
-            begin = i * step
-            end = min(begin + step, array.n_values)
-            return begin, read_values(array, begin, end, dtype=dtype)
+            lo, hi = i * step, min((i + 1) * step, array.n_values)
+            return lo, read_values(array, lo, hi, dtype=dtype)
 
         yield from map_in_order(read, -(-array.n_values // step), workers=n_cores())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import anndata as ad
 import numpy as np
@@ -16,14 +18,18 @@ from scipy import sparse
 from scatlas.blocks import map_in_order
 from scatlas.compute.progress import progress_meter
 from scatlas.compute.threads import n_cores
+from scatlas.io.files.hdf5_writing import SMALL_VALUES, write_element, write_large
 from scatlas.io.files.local_zarr import as_zarr_python, open_rows, open_store
 from scatlas.io.matrices.csr_writer import index_dtype
 from scatlas.io.tables.column import Column
+from scatlas.io.tables.hdf5_table import take_column
+from scatlas.io.zarr_writer.elements import ARRAY, CSR
 from scatlas.io.zarr_writer.sharded_array import values_per_piece
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
+    import h5py
     from numpy.typing import ArrayLike
 
     from scatlas.io.files.local_zarr import StoredArray, StoredGroup
@@ -186,6 +192,25 @@ def take_csr(path: Path, key: str) -> sparse.csr_matrix:
     return sparse.csr_matrix(parts, shape=tuple(open_store(path)[key].attrs["shape"]))
 
 
+def write_stored(
+    group: h5py.Group, key: str, path: Path, name: str, rows: np.ndarray | None = None
+) -> None:
+    """Write a CSR matrix, or ``rows`` of an array, to an h5ad file; what is large in parts."""
+    value: Any
+    if is_csr := (path / name / "indptr").exists():
+        parts = {part: open_rows(path, f"{name}/{part}") for part in ("data", "indices", "indptr")}
+        size = parts["data"].shape[0]
+        parts["indices"].dtype = parts["indptr"].dtype = index_dtype(size)  # as `take_csr`
+        value = SimpleNamespace(**parts, shape=tuple(open_store(path)[name].attrs["shape"]))
+    else:
+        value = open_rows(path, name)
+        size = math.prod(value.shape)
+    if size > SMALL_VALUES and (rows is None or rows.size == value.shape[0]):
+        write_large(group, key, value, *(CSR if is_csr else ARRAY).values())
+    else:
+        write_element(group, key, take_csr(path, name) if is_csr else take_rows(path, name, rows))
+
+
 def _take_table(
     path: Path, table: StoredGroup, rows: np.ndarray, wanted: Sequence[str] | None
 ) -> pd.DataFrame:
@@ -193,14 +218,8 @@ def _take_table(
     index = pd.Index(Column.open(path, table, index_name).take(rows))
     names = [name for name in table.attrs["column-order"] if wanted is None or name in wanted]
     taken = map_in_order(
-        lambda i: Column.open(path, table, names[i]).take(rows), len(names), workers=n_cores()
+        lambda i: take_column(path, table, names[i], rows), len(names), workers=n_cores()
     )
     frame = pd.DataFrame(dict(zip(names, taken, strict=True)), index=index)
     frame.index.name = None if index_name == "_index" else index_name
-    # As AnnData does when it is cut.
-    for name, column in frame.items():
-        if not isinstance(column.dtype, pd.CategoricalDtype):
-            continue
-        if column.nunique() < len(column.cat.categories):
-            frame[name] = column.cat.remove_unused_categories()
     return frame

@@ -13,8 +13,8 @@ from anndata.io import read_elem
 from scatlas._util.operating_system import link_or_copy
 from scatlas.errors import InputError
 from scatlas.io.files.atomic import atomic_path, work_folder
-from scatlas.io.files.local_zarr import open_store, open_with_zarr_python
-from scatlas.io.matrices.subset import read_subset, take_rows
+from scatlas.io.files.hdf5_writing import few_texts_to_categories
+from scatlas.io.files.local_zarr import as_zarr_python, open_store, open_with_zarr_python
 from scatlas.io.products.concat_plates import concat_on_disk
 from scatlas.io.tables.column_writer import write_frame
 from scatlas.io.zarr_writer.elements import (
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import pandas as pd
-    from anndata import AnnData
 
     from scatlas.io.files.local_zarr import StoredArray, StoredGroup
 
@@ -131,27 +130,14 @@ def assemble(
     return {"n_cells": n_cells, "n_genes": len(facts), "n_comps": found["PCs"].shape[1]}
 
 
-def read_sample(
-    merged: Path,
-    pca: Path,
-    rows: np.ndarray,
-    *,
-    var: pd.DataFrame,
-    obsm: Mapping[str, Path],
-    block_budget: int,
-) -> AnnData:
-    """Read cells of the atlas that :func:`assemble` makes of the same stores, without its map."""
-    adata = read_subset(merged, rows, block_budget=block_budget)
-    found = open_with_zarr_python(pca)
-    _check(merged, pca, open_store(merged)["X"].attrs["shape"][0], adata.var_names, found)
-    adata.var = _gene_facts(merged, adata.var, var)
-    adata.varm["PCs"] = read_elem(found["PCs"])
-    adata.uns["pca"] = {k: read_elem(found[k]) for k in ("params", "variance", "variance_ratio")}
-    for name, store in {"X_pca": pca, **obsm}.items():
-        adata.obsm[name] = take_rows(store, name, rows)
-        if "uns" in open_store(store):
-            adata.uns.update(read_elem(open_with_zarr_python(store)["uns"]))
-    return adata
+def parts_of_genes(merged: Path, pca: Path, var: pd.DataFrame) -> dict[str, Any]:
+    """``var``, ``varm`` and ``uns`` of the atlas that `assemble` makes of the same stores."""
+    source, found = open_store(merged), open_with_zarr_python(pca)
+    facts = _gene_facts(merged, read_elem(as_zarr_python(source["var"])), var)
+    _check(merged, pca, source["X"].attrs["shape"][0], facts.index, found)
+    few_texts_to_categories(facts)
+    uns = {name: read_elem(found[name]) for name in ("params", "variance", "variance_ratio")}
+    return {"var": facts, "varm": {"PCs": read_elem(found["PCs"])}, "uns": {"pca": uns}}
 
 
 def _gene_facts(merged: Path, facts: pd.DataFrame, var: pd.DataFrame) -> pd.DataFrame:

@@ -54,7 +54,9 @@ class Explorer(NamedTuple):
         wanted: Any = SimpleNamespace(**config["explore"])
         if not wanted.page:
             return cls(frozenset(), frozenset())
-        var = MapCells(results.umap).var()
+        mapped = results.atlas or results.umap
+        assert mapped is not None
+        var = MapCells(mapped).var()
         genes = choose_genes(var, results.markers, wanted, wanted.genes)
         columns = certain_columns(wanted.columns, results.labels.columns)
         return cls(columns, frozenset(genes))

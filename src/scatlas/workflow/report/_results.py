@@ -160,8 +160,8 @@ class Results:
     hvg: Mapping[str, Path]  # hvg.parquet
     genes: Path  # consensus_genes.tsv
     pca: Path  # pca.zarr
-    umap: Path  # umap.h5ad
     manifests: Path  # folder of the manifests and run records
+    umap: Path | None = None  # umap.h5ad, without atlas.zarr or for types of cells
     integrated: Path | None = None  # integrated.h5ad, if the config asks for it
     effects: Path | None = None  # effects.h5ad
     doublets: Mapping[str, Path] = field(default_factory=dict)  # doublets.json
@@ -295,6 +295,7 @@ class Results:
     @cached_property
     def cells(self) -> ad.AnnData:
         """The subset's ``obs`` and ``obsm['X_umap']``, without its counts."""
+        assert self.umap is not None
         return _cells(self.umap)
 
     @property

@@ -47,6 +47,7 @@ def types(
         said = f"Bars of the cells without {key}, {whole:.1%} of all, by cluster and by plate."
         n_clusters = len(votes)
         items.append(writer.picture("unknown_shares", draw, said, color=key, n_clusters=n_clusters))
+        assert results.umap is not None
         cells, best = genes_of_types(results.umap, results.cells.obs, key, first)
         if best:
             draw = partial(pl.dotplot, cells, best, key)
