@@ -31,8 +31,9 @@ MODULES = ("pp", "tl", "get", "pl", "io", "datasets")
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of the built pages, without results of the notebooks. Warnings are errors."""
-    return build(tmp_path_factory.mktemp("docs"), "-D", "nb_execution_mode=off")
+    """Folder of the pages, without results of notebooks and the theme, which takes a third."""
+    options = ("nb_execution_mode=off", "html_theme=basic")
+    return build(tmp_path_factory.mktemp("docs"), *(f"-D{option}" for option in options))
 
 
 def build(folder: Path, *options: str) -> Path:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import anndata as ad
@@ -17,6 +18,7 @@ import pandas as pd
 import scipy.sparse as sp
 import zarr
 from anndata.io import write_elem
+from zarr.storage import MemoryStore
 
 from scatlas.blocks import csr
 from tests.conftest import simulate
@@ -78,7 +80,6 @@ def frames(n_cells: int, n_genes: int) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 def write(x: sp.csr_matrix, folder: Path, layout: Layout) -> Path:
     path = folder / f"{layout.name}.{layout.kind.rstrip('23')}"
-    obs, var = frames(*x.shape)
     arrays = {
         part: getattr(x, part).astype(dtype)
         for part, dtype in zip(PARTS, layout.dtypes, strict=True)
@@ -87,7 +88,7 @@ def write(x: sp.csr_matrix, folder: Path, layout: Layout) -> Path:
         # anndata announces another default, zarr warns of extensions of the specification.
         warnings.simplefilter("ignore")
         if layout.storage == "anndata":
-            adata = ad.AnnData(sp.csr_matrix(x, dtype=layout.dtypes[0]), obs=obs, var=var)
+            adata = ad.AnnData(sp.csr_matrix(x, dtype=layout.dtypes[0]), *frames(*x.shape))
             if layout.kind == "h5ad":
                 adata.write_h5ad(path, **layout.file)
             else:
@@ -95,12 +96,14 @@ def write(x: sp.csr_matrix, folder: Path, layout: Layout) -> Path:
                     adata.write_zarr(path)
         elif layout.kind == "h5ad":
             with h5py.File(path, "w", **layout.file) as root:
-                _write_anndata(root, x.shape, obs, var)
+                _write_anndata(root, *x.shape)
                 for part, chunk in zip(PARTS, layout.chunks, strict=True):
                     write_h5(root["X"], part, arrays[part], chunk, layout)
         else:
-            root = zarr.open_group(path, mode="w", zarr_format=int(layout.kind[-1]))
-            _write_anndata(root, x.shape, obs, var)
+            for name, content in _without_counts(int(layout.kind[-1]), *x.shape).items():
+                (path / name).parent.mkdir(parents=True, exist_ok=True)
+                (path / name).write_bytes(content)
+            root = zarr.open_group(path, mode="r+")
             for part, chunk in zip(PARTS, layout.chunks, strict=True):
                 write_zarr(root["X"], part, arrays[part], chunk, layout)
             if layout.file.get("consolidated"):
@@ -108,11 +111,20 @@ def write(x: sp.csr_matrix, folder: Path, layout: Layout) -> Path:
     return path
 
 
-def _write_anndata(root: Any, shape: tuple[int, int], obs: Any, var: Any) -> None:
+@cache
+def _without_counts(zarr_format: int, n_cells: int, n_genes: int) -> dict[str, bytes]:
+    """Files of a Zarr store without the arrays of X: anndata takes longer for them than a test."""
+    store: dict[str, Any] = {}
+    root = zarr.create_group(MemoryStore(store), zarr_format=zarr_format)
+    _write_anndata(root, n_cells, n_genes)
+    return {name: content.to_bytes() for name, content in store.items()}
+
+
+def _write_anndata(root: Any, n_cells: int, n_genes: int) -> None:
     root.attrs.update(ANNDATA)
-    write_elem(root, "obs", obs)
-    write_elem(root, "var", var)
-    root.create_group("X").attrs.update({**CSR, "shape": list(shape)})
+    for name, table in zip(("obs", "var"), frames(n_cells, n_genes), strict=True):
+        write_elem(root, name, table)
+    root.create_group("X").attrs.update({**CSR, "shape": [n_cells, n_genes]})
 
 
 def read_reference(path: Path) -> Plain:
