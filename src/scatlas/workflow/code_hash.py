@@ -19,19 +19,18 @@ from scatlas.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_PACKAGE = Path(__file__).parents[1]
+_ROOT = Path(__file__).parents[1]
 
 
 def workflow_folder() -> Path:
     """Folder with the Snakefile, the rules, the scripts and the profiles."""
     # Hatchling copies them into the wheel; see pyproject.toml.
-    for folder in (_PACKAGE / "snakemake_workflow", _PACKAGE.parents[1]):
+    for folder in (_ROOT / "snakemake_workflow", _ROOT.parents[1]):
         if (folder / "Snakefile").is_file() and (folder / "scripts").is_dir():
             return folder
-    raise InputError(f"{_PACKAGE}: the package has no Snakefile: install scatlas again")
+    raise InputError(f"{_ROOT}: the package has no Snakefile: install scatlas again")
 
 
-_ROOT = Path(__file__).parents[1]
 # Regexes, because `ast` takes most of a second for the package at each start, and each cluster job
 # starts Snakemake again. A test compares the imports that both find.
 _IMPORT = re.compile(
