@@ -230,13 +230,11 @@ def _first_genes(annotator: Annotator) -> pd.DataFrame:
 def _shares_by_plate(cells: Any, sizes: Mapping[str, int]) -> pd.DataFrame:
     """Cells of each type and plate, and their share of the plate; unknown ones last."""
     rows, first = [], 0
+    names = [*map(str, cells.categories), UNKNOWN]
     for plate, size in sizes.items():
-        counts = np.bincount(
-            cells.codes[first : first + size] % (len(cells.categories) + 1),
-            minlength=len(cells.categories) + 1,
-        )
+        own = cells.codes[first : first + size] % len(names)
+        counts = np.bincount(own, minlength=len(names))
         first += size
-        names = [*map(str, cells.categories), UNKNOWN]
         rows += [
             {"plate": plate, "name": name, "n_cells": n, "share": round(n / max(size, 1), 4)}
             for name, n in zip(names, counts.tolist(), strict=True)

@@ -44,13 +44,12 @@ class PlateLeftOut(ScatlasError):  # noqa: N818  (the run goes on)
 
 def left_out(manifest: Path) -> str | None:
     """Message of the error for which a step has left its plate out; None if it has not."""
-    message = json.loads(manifest.read_text("utf-8")).get("left_out")
-    return None if message is None else str(message)
+    return json.loads(manifest.read_text("utf-8")).get("left_out")
 
 
 def plates_left_out(consensus: Path) -> dict[str, str]:
     """Plates that the atlas lacks, with messages, from the manifest of `consensus`."""
-    return dict(json.loads(consensus.read_text("utf-8")).get("left_out", {}))
+    return json.loads(consensus.read_text("utf-8")).get("left_out", {})
 
 
 def check_previous(args: argparse.Namespace) -> None:

@@ -101,31 +101,21 @@ def write_reference(
     cells: ad.AnnData,
     *,
     projection: Projection,
-    usual: np.ndarray,
-    distances: np.ndarray,
-    n_neighbors: int,
-    seed: int,
     variance: pd.DataFrame,
     votes: pd.DataFrame,
-    n_leading: int,
     mixed: dict[str, Any] | None = None,
+    **facts: Any,
 ) -> None:
     """Write a reference; atomic. ``cells`` are the sampled ones without X: ``obs`` with ``plate``
     and labels, ``var`` of the atlas, ``X_pca``, ``X_umap`` and ``uns['umap']``. If the atlas is
     corrected, ``X_pca`` is so, too, and ``mixed`` its ``uns['X_pca_harmony']``.
 
-    The rest is as in :mod:`scatlas.matrix.reference_map`: ``variance`` of ``held_variance``,
-    ``usual`` and ``distances`` of ``usual_distances``.
+    The rest is as in :mod:`scatlas.matrix.reference_map`: ``variance`` of ``held_variance``, and
+    the facts ``usual`` and ``distances`` of ``usual_distances``, ``n_neighbors``, ``seed`` and
+    ``n_leading``.
     """
     scale = projection.scale
-    facts: dict[str, Any] = {
-        "offset": projection.offset,
-        "usual": usual,
-        "distances": distances,
-        "n_neighbors": n_neighbors,
-        "seed": seed,
-        "n_leading": n_leading,
-    }
+    facts = {"offset": projection.offset, **facts}
     if scale:
         facts["scale"] = {"mean": scale.mean, "std": scale.std, "zero_center": scale.zero_center}
         facts["scale"] |= {} if scale.max_value is None else {"max_value": scale.max_value}

@@ -25,6 +25,7 @@ from scatlas.io.files.checksums import VALUES_DIGEST, checksum
 from scatlas.workflow import script
 from scatlas.workflow.code_hash import workflow_folder
 from scatlas.workflow.config.plate_sheet import DEMO_FOLDER
+from scatlas.workflow.edits import pieces
 from scatlas.workflow.provenance import CONTENT_FACTS, read_record
 
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     import zarr
 
 logger = logging.getLogger("scatlas")
-# Values that one comparison reads.
-_VALUES_PER_PIECE = 2**22
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -199,14 +198,13 @@ def differences(first: Path, second: Path) -> Iterator[str]:
 
     from scatlas.io.files.local_zarr import as_zarr_python, open_store
 
-    roots = [as_zarr_python(open_store(path)) for path in (first, second)]
     nodes = [
         {
             name: node
-            for name, node in root.members(max_depth=None)
+            for name, node in as_zarr_python(open_store(path)).members(max_depth=None)
             if not f"{name}/".startswith("uns/scatlas/")
         }
-        for root in roots
+        for path in (first, second)
     ]
     for name in sorted({*nodes[0], *nodes[1]}):
         if any(name not in atlas for atlas in nodes):
@@ -239,10 +237,7 @@ def _array_difference(a: zarr.Array[Any], b: zarr.Array[Any]) -> str | None:
         return f"{a.shape} of {a.dtype} and {b.shape} of {b.dtype}"
     is_number = np.dtype(a.dtype).kind in "biuf"
     n_unequal, max_distance = 0, 0.0
-    row_size = int(np.prod(a.shape[1:], dtype=np.int64))
-    rows = max(1, _VALUES_PER_PIECE // max(row_size, 1))
-    for start in range(0, a.shape[0], rows) if a.shape else [...]:
-        piece = ... if start is ... else slice(start, start + rows)
+    for piece in pieces(a):
         x, y = np.asarray(a[piece]), np.asarray(b[piece])
         unequal = x != y
         if np.dtype(a.dtype).kind == "f":

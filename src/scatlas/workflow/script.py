@@ -253,9 +253,8 @@ def _full_disk_message(error: BaseException | None, folder: Path) -> str | None:
         if code in _FULL_DISK_ERRNOS or os.strerror(errno.ENOSPC) in str(cause):
             name = cause.filename if isinstance(cause, OSError) else None
             path = Path(name) if isinstance(name, str | os.PathLike) else folder
-            mount = path.absolute()
-            while not mount.is_mount() and mount != mount.parent:
-                mount = mount.parent
+            folders = (path.absolute(), *path.absolute().parents)
+            mount = next(folder for folder in folders if folder.is_mount())
             free_mb = shutil.disk_usage(mount).free / 1e6
             reason = "your quota on it is used up" if code == errno.EDQUOT else "it is full"
             return (
