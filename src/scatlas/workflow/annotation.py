@@ -14,7 +14,7 @@ from natsort import natsorted
 
 from scatlas.columns import known_names
 from scatlas.errors import InputError
-from scatlas.io import atomic_path, read_annotator, read_cells
+from scatlas.io import read_annotator, read_cells
 from scatlas.io.products.annotators import Annotator, check_labels
 from scatlas.matrix.annotate import (
     Answers,
@@ -134,8 +134,7 @@ def votes_by_lists(
 
 def read_answers(tables: Iterable[Path], source: str) -> Answers:
     """Answers of a classifier for the cells of all plates."""
-    names = [f"{source}_{name}" for name in _STORED]
-    parts = [read_cells(path, names) for path in tables]
+    parts = [read_cells(path, [f"{source}_{name}" for name in _STORED]) for path in tables]
     found = {name: np.concatenate([part[f"{source}_{name}"] for part in parts]) for name in _STORED}
     blank = np.zeros(0, np.float32)
     return Answers(**{f.name: found.get(f.name, blank) for f in fields(Answers)})
@@ -214,8 +213,7 @@ def votes_of(table: pd.DataFrame, annotator: Annotator, clusters: Clusters) -> p
         }
     )
     if "score" in table:
-        shown = shown.assign(score=table["score"].round(2), second=table["second_score"].round(2))
-        shown = shown.rename(columns={"second": "its score"})
+        shown[["score", "its score"]] = table[["score", "second_score"]].round(2)
     return shown.set_index("leiden").loc[natsorted(clusters.names)].reset_index()
 
 
@@ -241,10 +239,3 @@ def _shares_by_plate(cells: Any, sizes: Mapping[str, int]) -> pd.DataFrame:
             if n or name == UNKNOWN
         ]
     return pd.DataFrame(rows)
-
-
-def write_tables(folder: Path, tables: Mapping[str, pd.DataFrame]) -> None:
-    """Write tables as TSV, each in ``folder`` under its name."""
-    for name, table in tables.items():
-        with atomic_path(folder / f"{name}.tsv") as path:
-            table.to_csv(path, sep="\t", index=False, lineterminator="\n")

@@ -13,6 +13,7 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scatlas._util.names import first_names
 from scatlas.io.files.listing import walk_files
 
 if TYPE_CHECKING:
@@ -69,11 +70,11 @@ def what_differs(store: Path, files: Collection[str], changed: Collection[str]) 
         changed_elements -= elements if is_whole else {group}
         changed_elements |= {group} if is_whole else set()
     parts = {"added": after - before, "removed": before - after, "changed": changed_elements}
-    words = []
-    for what, elements in parts.items():
-        rest = f" and {len(elements) - _MAX_NAMED:,} more" if len(elements) > _MAX_NAMED else ""
-        named = ", ".join(sorted(elements)[:_MAX_NAMED])
-        words += [f"{named}{rest} {what}"] if named else []
+    words = [
+        f"{first_names(sorted(elements), _MAX_NAMED)} {what}"
+        for what, elements in parts.items()
+        if elements
+    ]
     return "; ".join(words) or "attributes changed"
 
 

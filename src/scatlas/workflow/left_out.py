@@ -140,12 +140,10 @@ class Refusals(logging.Filter):
             return True
         if hasattr(record, "shellcmd"):
             return False  # the exception of the command has been logged before
-        record.msg = f"{self._step(Path(manifest))} cannot go on: the end of this run says why"
+        step = Path(manifest).absolute().with_suffix("").relative_to(self._manifests)
+        name = f"{step.parent} of {step.name}" if step.parent.name else step.name
+        record.msg = f"{name} cannot go on: the end of this run says why"
         return True
-
-    def _step(self, manifest: Path) -> str:
-        step = manifest.absolute().with_suffix("").relative_to(self._manifests)
-        return f"{step.parent} of {step.name}" if step.parent.name else step.name
 
     def _say(self) -> None:
         """Print the sentences of this run: of plates, and of steps of the whole atlas."""

@@ -108,11 +108,15 @@ def write_project(
         backend = record["backend"] if record["backend"] in ("cpu", "gpu") else "auto"
     first = record["plates"][0]
     samples = {"path": rows[1][1], "by": first["by"]} if "by" in first else None
+    # Plates of several files have it in their sheet.
+    known = {"counts": "X", "fractional": "refuse"}
+    known |= first if samples or "genes" in first else {}
+    of_source = ("genes", "marker", "counts", "fractional")
     settings = {
         "map": {"cells": "sample"},  # unless the record says otherwise
         **_with_files(record["config"], plates_from),
         "plates": samples or "plates.tsv",
-        "source": _source(first if samples or "genes" in first else {}),
+        "source": {name: known[name] for name in of_source if name in known},
         "outdir": "results",
         "backend": backend,
     }
@@ -120,15 +124,6 @@ def write_project(
     with (folder / "plates.tsv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file, delimiter="\t", lineterminator="\n").writerows(rows)
     (folder / "config.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), "utf-8")
-
-
-def _source(sample: dict[str, Any]) -> dict[str, Any]:
-    """Section ``source`` for the samples of one file; other plates have it in their sheet."""
-    lists = {name: sample[name] for name in ("genes", "marker") if name in sample}
-    return lists | {
-        "counts": sample.get("counts", "X"),
-        "fractional": sample.get("fractional", "refuse"),
-    }
 
 
 def _with_files(config: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
+    import pandas as pd
+
 logger = logging.getLogger("scatlas")
 _PACKAGES = ("anndata", "dask", "h5py", "numba", "numpy", "pandas", "scipy", "zarr")
 _NO_LIMIT = "none"
@@ -410,6 +412,13 @@ def add_obsm(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=PATH",
         help="further components of all cells: harmony.zarr or latent.zarr",
     )
+
+
+def write_table(path: Path, table: pd.DataFrame) -> None:
+    from scatlas.io.files.atomic import atomic_path
+
+    with atomic_path(path) as partial:
+        table.to_csv(partial, sep="\t", index=False, lineterminator="\n")
 
 
 def plate_paths(values: list[str]) -> dict[str, Path]:
