@@ -100,7 +100,6 @@ def types_of_cells(
 
 
 def table_of_answers(answers: Answers, source: str) -> dict[str, NDArray[Any]]:
-    """Columns of the table of a plate."""
     return {f"{source}_{name}": getattr(answers, name) for name in _STORED}
 
 

@@ -235,7 +235,6 @@ def frequent_genes(n_cells: np.ndarray, least: int, *, source: Path | str) -> np
 
 
 def doublet_columns(table: Path | None, rows: np.ndarray) -> dict[str, np.ndarray]:
-    """obs columns with the doublets among these cells; none without a table."""
     if table is None:
         return {}
     found = read_cells(table, ["doublet_score", "predicted_doublet"])

@@ -79,7 +79,6 @@ def what_differs(store: Path, files: Collection[str], changed: Collection[str]) 
 
 
 def _node(file: str) -> str:
-    """Node of a Zarr store to which a file belongs."""
     return _IN_NODE.sub("", file)
 
 

@@ -61,7 +61,6 @@ class Findings:
 
     @property
     def sentences(self) -> list[str]:
-        """A sentence for each edited result."""
         return [
             f"{path} was edited ({what}) and stays as it is; if you have not edited it, delete it "
             f"(rm -r {path})"
@@ -94,7 +93,6 @@ def _consolidate_again(store: Path) -> None:
 
 
 def run_record(manifest: Path) -> Path:
-    """Path of the run record of a step."""
     return manifest.parent / "runs" / manifest.name
 
 
@@ -163,7 +161,15 @@ def check_outputs(manifests: Iterable[Path], *, results: Set[str] = frozenset())
         if manifest not in found.to_rerun:
             found.intact[manifest] = record
     if changed:
-        raise InputError(_damage_message(changed))
+        output, name = next(iter(changed.items()))
+        where = f"{output}: {name} is" if name else f"{output} is"
+        more = f" (and {len(changed) - 1:,} more)" if len(changed) > 1 else ""
+        paths = " ".join(map(str, list(changed)[:_MAX_NAMED]))
+        raise InputError(
+            f"{where} not what its step has written{more}: its bytes are damaged, or another "
+            f"program has changed them; move it away to keep it, or delete it (rm -r {paths}), and "
+            "give the same command again, which makes it again where it is needed"
+        )
     return found
 
 
@@ -254,15 +260,3 @@ def _edit_of(
 def _size_and_time(file: Path) -> tuple[int, int]:
     stat = file.stat()
     return stat.st_size, stat.st_mtime_ns
-
-
-def _damage_message(changed: Mapping[Path, str]) -> str:
-    output, name = next(iter(changed.items()))
-    where = f"{output}: {name} is" if name else f"{output} is"
-    more = f" (and {len(changed) - 1:,} more)" if len(changed) > 1 else ""
-    paths = " ".join(map(str, list(changed)[:_MAX_NAMED]))
-    return (
-        f"{where} not what its step has written{more}: its bytes are damaged, or another program "
-        f"has changed them; move it away to keep it, or delete it (rm -r {paths}), and give the "
-        "same command again, which makes it again where it is needed"
-    )

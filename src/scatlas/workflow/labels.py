@@ -168,7 +168,6 @@ class Clusters:
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """Cells of each cluster."""
         return np.bincount(self.codes[self.codes >= 0], minlength=len(self.names))
 
     @property

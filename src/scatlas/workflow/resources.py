@@ -109,7 +109,6 @@ class Estimates:
 
     @cached_property
     def atlas(self) -> Size:
-        """Size of all plates together."""
         return total(self.plate(name) for name in self._plates)
 
     @cached_property
@@ -213,7 +212,6 @@ class Estimates:
 
     @property
     def gpu_sample_mb(self) -> float:
-        """MB of the sample on a GPU."""
         neighbors = self.config.neighbors
         n_pcs = neighbors.n_pcs or self.config.pca.n_comps
         per_cell = GPU_COMPONENT_BYTES * n_pcs + GPU_NEIGHBOR_BYTES * neighbors.n_neighbors
@@ -221,7 +219,6 @@ class Estimates:
 
     @property
     def sample_minutes(self) -> int:
-        """Time limit of a step of the sample."""
         return int(SUBSET_MINUTES + self.subset_cells / SUBSET_CELLS_PER_MINUTE)
 
     @cached_property
@@ -236,7 +233,6 @@ class Estimates:
 
     @property
     def harmony_comps(self) -> int:
-        """Components that Harmony corrects."""
         integrate = self.config.integrate
         return (integrate and integrate.n_pcs) or self.config.pca.n_comps
 

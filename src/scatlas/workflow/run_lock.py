@@ -107,7 +107,6 @@ class QueuedJob(NamedTuple):
 
     @property
     def is_live(self) -> bool:
-        """Whether it waits or runs."""
         return self.state in _LIVE
 
     @property

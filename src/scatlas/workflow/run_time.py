@@ -32,8 +32,7 @@ class TimedJob:
     """A job with its expected duration; the jobs that it needs are positions in a list of jobs."""
 
     seconds: float
-    requests: Mapping[str, int]
-    """Resources that it occupies, ``{"_cores": 8, "gpu": 1}``."""
+    requests: Mapping[str, int]  # resources that it occupies, {"_cores": 8, "gpu": 1}
     needs: Sequence[int] = ()
     priority: int = 0
 

@@ -43,7 +43,6 @@ class SampledCells:
 
 
 def rows_of_sample(subset: Path) -> np.ndarray:
-    """Rows of the sampled cells in the atlas."""
     return take_rows(subset, f"obs/{ATLAS_ROW}")
 
 

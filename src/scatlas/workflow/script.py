@@ -282,7 +282,6 @@ def _failed_disk_message(error: BaseException) -> str | None:
 
 
 def _causes(error: BaseException | None) -> list[BaseException]:
-    """An error and the chain of its causes."""
     causes: list[BaseException] = []
     while error is not None and error not in causes:
         causes.append(error)
@@ -393,7 +392,6 @@ def run_main(main: Callable[[], None], *, blocks: bool = True) -> None:
 
 
 def add_labels(parser: argparse.ArgumentParser) -> None:
-    """Add the option with the labels of the plate sheet."""
     parser.add_argument(
         "--labels",
         type=json.loads,
