@@ -132,7 +132,6 @@ def votes_by_lists(
 
 
 def read_answers(tables: Iterable[Path], source: str) -> Answers:
-    """Answers of a classifier for the cells of all plates."""
     parts = [read_cells(path, [f"{source}_{name}" for name in _STORED]) for path in tables]
     found = {name: np.concatenate([part[f"{source}_{name}"] for part in parts]) for name in _STORED}
     blank = np.zeros(0, np.float32)

@@ -31,8 +31,6 @@ _LOG_ABOVE_BYTES = 10**9
 
 @dataclass
 class Findings:
-    """Result of :func:`check_outputs`."""
-
     # Manifests whose steps have to run again, with the reason.
     to_rerun: dict[Path, str] = field(default_factory=dict)
     # Stores that lack files, with a text that names the first one.

@@ -32,10 +32,6 @@ if TYPE_CHECKING:
 _MAX_NAMED = 20
 # The manifest among the words of a step's command, as Snakemake prints it.
 _MANIFEST = re.compile(r" --manifest ('[^']*'|\S+)")
-_HOW_TO_GO_ON = (
-    "Mend them or remove them from the plate sheet, or set plates.on_error to skip, and give the "
-    "same command again:"
-)
 
 
 class PlateLeftOut(ScatlasError):  # noqa: N818  (the run goes on)
@@ -152,8 +148,9 @@ class Refusals(logging.Filter):
         others = {text for path, text in refused.items() if path.stem not in self._plates}
         if of_plates:
             sys.stderr.write(
-                f"{len(of_plates):,} of {len(self._plates):,} plates cannot be used. "
-                f"{_HOW_TO_GO_ON}\n{sentences(of_plates, 'error: ')}\n"
+                f"{len(of_plates):,} of {len(self._plates):,} plates cannot be used. Mend them or "
+                "remove them from the plate sheet, or set plates.on_error to skip, and give the "
+                f"same command again:\n{sentences(of_plates, 'error: ')}\n"
             )
         for text in sorted(others):
             sys.stderr.write(f"error: {text}\n")

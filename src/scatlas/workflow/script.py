@@ -347,7 +347,6 @@ def block_budget(args: argparse.Namespace) -> int:
 
 
 def on_gpu(args: argparse.Namespace) -> bool:
-    """Whether a running script computes on a GPU."""
     return hasattr(args, "backend") and _backend().current_backend() == "gpu"
 
 
