@@ -19,16 +19,16 @@ from scatlas.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_ROOT = Path(__file__).parents[1]
+_PACKAGE = Path(__file__).parents[1]
 
 
 def workflow_folder() -> Path:
     """Folder with the Snakefile, the rules, the scripts and the profiles."""
     # Hatchling copies them into the wheel; see pyproject.toml.
-    for folder in (_ROOT / "snakemake_workflow", _ROOT.parents[1]):
+    for folder in (_PACKAGE / "snakemake_workflow", _PACKAGE.parents[1]):
         if (folder / "Snakefile").is_file() and (folder / "scripts").is_dir():
             return folder
-    raise InputError(f"{_ROOT}: the package has no Snakefile: install scatlas again")
+    raise InputError(f"{_PACKAGE}: the package has no Snakefile: install scatlas again")
 
 
 # Regexes, because `ast` takes most of a second for the package at each start, and each cluster job
@@ -72,8 +72,8 @@ def _files() -> dict[str, bytes]:
     for single files were half of the processor time of its start.
     """
     return {
-        f"{folder}/{name}".removeprefix(f"{_ROOT}/"): Path(folder, name).read_bytes()
-        for folder, _, names in os.walk(_ROOT)
+        f"{folder}/{name}".removeprefix(f"{_PACKAGE}/"): Path(folder, name).read_bytes()
+        for folder, _, names in os.walk(_PACKAGE)
         for name in names
         if name.endswith(_SUFFIXES)
     }

@@ -47,9 +47,11 @@ def consensus_genes(
     first, *others = tables
     order = common_genes([table.index for table in tables.values()], genes)
     for plate in others if genes == "same" else ():
-        if differing := _difference(plate, tables[plate].index, first, order):
+        if differing := first_difference(tables[plate].index, order):
+            ours, theirs = (repr(n) if n is not None else "no gene" for n in differing[1:])
             raise InputError(
-                f"{differing}; give all plates the same genes in the same order, or set genes: "
+                f"plate {plate} has {ours} as gene {differing.at + 1} where plate {first} has "
+                f"{theirs}; give all plates the same genes in the same order, or set genes: "
                 "intersect (or union)"
             )
     if order.empty:
@@ -116,22 +118,19 @@ def plates_with_other_genes(tables: Mapping[str, pd.DataFrame]) -> dict[str, str
         plates.append(plate)
     usual = max(plates_of_list, key=len, default=[])
     found = {}
-    for plate in (plate for plates in plates_of_list if plates is not usual for plate in plates):
-        whose = f"{usual[0]} ({len(usual):,} of {len(tables):,} plates have its genes)"
-        if differing := _difference(plate, tables[plate].index, whose, tables[usual[0]].index):
+    for plates in plates_of_list:
+        differing = first_difference(tables[plates[0]].index, tables[usual[0]].index)
+        if differing is None:
+            continue
+        ours, theirs = (repr(n) if n is not None else "no gene" for n in differing[1:])
+        for plate in plates:
             found[plate] = (
-                f"{differing}: give all plates the same genes in the same order, or set 'genes: "
-                "intersect' (or union) in the config"
+                f"plate {plate} has {ours} as gene {differing.at + 1} where plate {usual[0]} "
+                f"({len(usual):,} of {len(tables):,} plates have its genes) has {theirs}: give all "
+                "plates the same genes in the same order, or set 'genes: intersect' (or union) in "
+                "the config"
             )
     return found
-
-
-def _difference(plate: str, own: pd.Index, other: str, theirs: pd.Index) -> str | None:
-    """The first gene of a plate that another one has not at its place, in words; None for none."""
-    if not (found := first_difference(own, theirs)):
-        return None
-    here, there = (repr(n) if n is not None else "no gene" for n in found[1:])
-    return f"plate {plate} has {here} as gene {found.at + 1} where plate {other} has {there}"
 
 
 def _ranks(table: pd.DataFrame) -> pd.Series:

@@ -160,11 +160,11 @@ def check_outputs(manifests: Iterable[Path], *, results: Set[str] = frozenset())
             found.intact[manifest] = record
     if changed:
         output, name = next(iter(changed.items()))
-        where = f"{output}: {name} is" if name else f"{output} is"
+        file = f"{output}: {name}" if name else output
         more = f" (and {len(changed) - 1:,} more)" if len(changed) > 1 else ""
         paths = " ".join(map(str, list(changed)[:_MAX_NAMED]))
         raise InputError(
-            f"{where} not what its step has written{more}: its bytes are damaged, or another "
+            f"{file} is not what its step has written{more}: its bytes are damaged, or another "
             f"program has changed them; move it away to keep it, or delete it (rm -r {paths}), and "
             "give the same command again, which makes it again where it is needed"
         )
