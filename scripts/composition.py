@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scatlas.io import atomic_path, open_tables
+from scatlas.io import open_tables
 from scatlas.workflow import script
 from scatlas.workflow.conditions import shares
 from scatlas.workflow.config.cli_options import add_sections, read_section
@@ -26,8 +26,7 @@ def main(argv: list[str] | None = None) -> None:
             n_cells = obs.n_rows
         by = [BY, *(name for name in by if name != wanted.condition)]
         table = shares(args.cells, wanted, by)
-        with atomic_path(args.table) as path:
-            table.to_csv(path, sep="\t", index=False, lineterminator="\n")
+        script.write_table(args.table, table)
         facts |= {"n_cells": n_cells, "by": by, "n_tested": int(table["p_value"].notna().sum())}
 
 

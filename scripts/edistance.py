@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scatlas.io import atomic_path
 from scatlas.workflow import script
 from scatlas.workflow.conditions import distances
 from scatlas.workflow.config.cli_options import add_sections, read_section
@@ -21,8 +20,7 @@ def main(argv: list[str] | None = None) -> None:
     wanted = read_section(args, "effects", Effects)
     with script.recorded_run(args, outputs=[args.table]) as facts:
         table = distances(args.cells, wanted, seed=args.seed)
-        with atomic_path(args.table) as path:
-            table.to_csv(path, sep="\t", index=False, lineterminator="\n")
+        script.write_table(args.table, table)
         facts |= {"n_conditions": len(table), "n_without": int(table["edistance"].isna().sum())}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 from scatlas.columns import GeneRule
 from scatlas.io import atomic_path, merge_sums
@@ -13,9 +13,6 @@ from scatlas.workflow import script
 from scatlas.workflow.config.cli_options import add_sections, read_section
 from scatlas.workflow.config.sections import Effects
 from scatlas.workflow.effects import EffectsWriter, Sums, read_distances
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -58,16 +55,10 @@ def main(argv: list[str] | None = None) -> None:
                 del found  # and its counts, before those of the next group are read
             distances = read_distances(args.edistance, wanted)
             table, left_out = writer.finish(sums.left_out, distances)
-        write_table(args.conditions, table)
-        write_table(args.left_out, left_out)
+        script.write_table(args.conditions, table)
+        script.write_table(args.left_out, left_out)
         facts |= {"n_conditions": len(table), "n_genes": len(sums.genes)}
         facts |= {"n_sums": len(sums.samples), "n_left_out": len(left_out)}
-
-
-def write_table(path: Path, table: pd.DataFrame) -> None:
-    """Write a table as TSV."""
-    with atomic_path(path) as partial:
-        table.to_csv(partial, sep="\t", index=False, lineterminator="\n")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from scatlas.errors import InputError
 from scatlas.io.files.local_zarr import open_store
 from scatlas.io.products.embeddings import write_parts
 from scatlas.workflow import script
-from scatlas.workflow.annotation import join_annotations, write_tables
+from scatlas.workflow.annotation import join_annotations
 from scatlas.workflow.labels import Clusters, LabelTable, read_tables, rows_of_cells, values_of
 from scatlas.workflow.sample import read_column
 
@@ -85,8 +85,9 @@ def main(argv: list[str] | None = None) -> None:
             minor += [name for name in types if name.endswith(NOT_FIRST)]
             refuse_taken(types, there, values)
             values |= types
-            write_tables(args.out, written)
-            outputs += [args.out / f"{name}.tsv" for name in written]
+            for name, found in written.items():
+                outputs.append(args.out / f"{name}.tsv")
+                script.write_table(outputs[-1], found)
         facts |= {
             "columns": [
                 name

@@ -47,7 +47,7 @@ def main(argv: list[str] | None = None) -> None:
         if names := Labels.open(args.labels).names:
             of_cluster = found.table["group"].map(names).fillna("")
             found.table[LABEL] = of_cluster.where(found.table["by"] == BY, "")
-        write_table(args.table, found.table)
+        script.write_table(args.table, found.table)
         names = found.groups["by"] + ": " + found.groups["group"]
         means = ad.AnnData(
             layers={"mean": found.mean, "share": found.share},
@@ -66,7 +66,7 @@ def main(argv: list[str] | None = None) -> None:
         if args.wilcoxon:
             by = list(found.groups["by"].unique())
             table = markers_of_sample(args.umap, by, args.n_genes, args.min_fold_change)
-            write_table(args.wilcoxon, table)
+            script.write_table(args.wilcoxon, table)
 
 
 def markers_of_sample(
@@ -94,11 +94,6 @@ def markers_of_sample(
             ranks = np.arange(1, len(found["names"]) + 1)
             tables.append(pd.DataFrame({"by": column, "group": group, "rank": ranks, **found}))
     return pd.concat(tables[1:] or tables)
-
-
-def write_table(path: Path, table: pd.DataFrame) -> None:
-    with atomic_path(path) as partial:
-        table.to_csv(partial, sep="\t", index=False, lineterminator="\n")
 
 
 if __name__ == "__main__":

@@ -30,13 +30,11 @@ from scatlas.matrix.map_pixels import (
 )
 from scatlas.workflow.config.sections import Explore
 from scatlas.workflow.explore import MapCells, choose, count_pixels
-from scatlas.workflow.explore._build import OF_EFFECTS, SCRIPTS
 from scatlas.workflow.explore._cells import read_genes
 from scatlas.workflow.explore._choose import TOP_MARKERS, choose_genes
 from scatlas.workflow.explore._effects import effect_blocks
 from scatlas.workflow.explore._pack import coarsen, pack_names, page_bytes, varints
 from tests.explore.cells import HOSTILE, PLATES, Made, effects_of, make_page, plate_of, sample
-from tests.helpers.node import assert_joined
 
 
 @pytest.fixture(scope="module")
@@ -419,9 +417,3 @@ def test_nothing_of_the_data_is_markup(made: Made):
     assert text.count("</script>") == text.count("<script")
     assert 'http-equiv="Content-Security-Policy" content="default-src \'none\'' in text
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text)
-
-
-def test_every_module_is_on_the_page():
-    folder = Path(__file__).parents[2] / "src/scatlas/workflow/explore/page"
-    assert {path.stem for path in folder.glob("*.js")} == {*SCRIPTS, *OF_EFFECTS}
-    assert_joined(folder, SCRIPTS + OF_EFFECTS)

@@ -10,7 +10,6 @@ SCATLAS_REQUIRE_BROWSER they fail.
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import re
@@ -194,10 +193,6 @@ class Tab:
 
     def _act(self, actions: list[dict[str, Any]]) -> None:
         self.call("input.performActions", context=self._tab, actions=actions)
-
-    def screenshot(self, path: Path) -> None:
-        shot = self.call("browsingContext.captureScreenshot", context=self._tab)
-        path.write_bytes(base64.b64decode(shot["data"]))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-// Order and search of rows: run by `node --test tests/report` (test_report_scripts.py).
+// Order and search of rows: run by `node --test tests/report` (tests/explore/test_scripts.py).
 import assert from "node:assert/strict";
 import { test } from "node:test";
 

@@ -215,7 +215,7 @@ def print_plan():
     jobs = planned_jobs()
     if not jobs:
         return
-    print(resource_table(map(job_request, jobs)), flush=True)
+    print(resource_table([*map(job_request, jobs)]), flush=True)
     if SCHEDULED:  # the queue of the cluster decides
         return
     timed, limits = timed_jobs(jobs), run_limits()

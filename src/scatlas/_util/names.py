@@ -19,6 +19,12 @@ _GROWTH = 1.25
 _LITTLE = 4  # letters of a word such as "the "
 
 
+def first_names(names: Sequence[str], most: int) -> str:
+    """The first names of a list as text, and how many more there are."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def short_names(names: Iterable[str], longest: int) -> list[str]:
     """Names of `longest` letters at most: an ellipsis takes the place of what most of them share.
     Only equal names get one text; names that would become one stay longer.

@@ -14,7 +14,7 @@ from natsort import natsorted
 
 from scatlas.columns import known_names
 from scatlas.errors import InputError
-from scatlas.io import atomic_path, read_annotator, read_cells
+from scatlas.io import read_annotator, read_cells
 from scatlas.io.products.annotators import Annotator, check_labels
 from scatlas.matrix.annotate import (
     Answers,
@@ -100,7 +100,6 @@ def types_of_cells(
 
 
 def table_of_answers(answers: Answers, source: str) -> dict[str, NDArray[Any]]:
-    """Columns of the table of a plate."""
     return {f"{source}_{name}": getattr(answers, name) for name in _STORED}
 
 
@@ -133,9 +132,7 @@ def votes_by_lists(
 
 
 def read_answers(tables: Iterable[Path], source: str) -> Answers:
-    """Answers of a classifier for the cells of all plates."""
-    names = [f"{source}_{name}" for name in _STORED]
-    parts = [read_cells(path, names) for path in tables]
+    parts = [read_cells(path, [f"{source}_{name}" for name in _STORED]) for path in tables]
     found = {name: np.concatenate([part[f"{source}_{name}"] for part in parts]) for name in _STORED}
     blank = np.zeros(0, np.float32)
     return Answers(**{f.name: found.get(f.name, blank) for f in fields(Answers)})
@@ -214,8 +211,7 @@ def votes_of(table: pd.DataFrame, annotator: Annotator, clusters: Clusters) -> p
         }
     )
     if "score" in table:
-        shown = shown.assign(score=table["score"].round(2), second=table["second_score"].round(2))
-        shown = shown.rename(columns={"second": "its score"})
+        shown[["score", "its score"]] = table[["score", "second_score"]].round(2)
     return shown.set_index("leiden").loc[natsorted(clusters.names)].reset_index()
 
 
@@ -230,23 +226,14 @@ def _first_genes(annotator: Annotator) -> pd.DataFrame:
 def _shares_by_plate(cells: Any, sizes: Mapping[str, int]) -> pd.DataFrame:
     """Cells of each type and plate, and their share of the plate; unknown ones last."""
     rows, first = [], 0
+    names = [*map(str, cells.categories), UNKNOWN]
     for plate, size in sizes.items():
-        counts = np.bincount(
-            cells.codes[first : first + size] % (len(cells.categories) + 1),
-            minlength=len(cells.categories) + 1,
-        )
+        own = cells.codes[first : first + size] % len(names)
+        counts = np.bincount(own, minlength=len(names))
         first += size
-        names = [*map(str, cells.categories), UNKNOWN]
         rows += [
             {"plate": plate, "name": name, "n_cells": n, "share": round(n / max(size, 1), 4)}
             for name, n in zip(names, counts.tolist(), strict=True)
             if n or name == UNKNOWN
         ]
     return pd.DataFrame(rows)
-
-
-def write_tables(folder: Path, tables: Mapping[str, pd.DataFrame]) -> None:
-    """Write tables as TSV, each in ``folder`` under its name."""
-    for name, table in tables.items():
-        with atomic_path(folder / f"{name}.tsv") as path:
-            table.to_csv(path, sep="\t", index=False, lineterminator="\n")

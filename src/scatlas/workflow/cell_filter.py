@@ -111,24 +111,13 @@ def qc_filter(
     *,
     source: Path | str,
     filter: str | None = None,  # noqa: A002 - the config's key
-    min_genes: int | None = None,
-    max_genes: int | None = None,
-    min_counts: int | None = None,
-    max_counts: int | None = None,
-    max_pct_mt: float | None = None,
+    **bounds: float | None,
 ) -> tuple[np.ndarray, dict[str, int]]:
-    """Which cells [cells] stay by :func:`evaluate_filter` and inclusive bounds on the metrics of
+    """Which cells [cells] stay by :func:`evaluate_filter` and :data:`BOUNDS` on the metrics of
     :func:`scatlas.pp.calculate_qc_metrics` in ``obs``, and how many each rule took of those that
     the rules before it had left; none left is an error, which names ``source``.
     """
     passes_filter = evaluate_filter(obs, filter, source=source) if filter is not None else None
-    bounds = {
-        "min_genes": min_genes,
-        "max_genes": max_genes,
-        "min_counts": min_counts,
-        "max_counts": max_counts,
-        "max_pct_mt": max_pct_mt,
-    }
     keep = np.ones(len(obs), bool)
     removed = {}
     for rule, passed in passes_by_rule(obs, passes_filter, bounds).items():
@@ -149,24 +138,16 @@ def drop_outliers(
     groups: pd.Categorical | None = None,
     limits: Mapping[str, float | None] | None = None,
 ) -> tuple[np.ndarray, dict[str, int], pd.DataFrame]:
-    """Which of the cells ``keep`` [cells] stay if those unlike the others of their group leave.
+    """Which of the cells ``keep`` [cells] stay if those unlike the others of their group leave, how
+    many each rule of :data:`DEVIATIONS` took of those that the rules before it had left, and a row
+    per group (``"all"`` without ``groups``) with its ``cells`` of ``keep``, those ``kept``, and the
+    keys of :data:`BOUNDS`: the narrower of its bounds and of ``limits``, NaN for none.
 
     Counts and genes are compared on both sides, as ``log(1 + x)`` and with median absolute
     deviations as they are, like ``is_outlier`` of sc-best-practices.org (scuttle's are 1.4826 times
     as long). The mitochondrial share has an upper bound alone, 3 deviations and at least 8 points
     above the median. Only the cells ``keep`` shape bounds. A group of fewer than 30 cells has none,
     nor has a metric without spread; an empty cell, which has no share, leaves.
-
-    Returns
-    -------
-    keep
-        bool [cells].
-    removed
-        Cells taken by each rule of :data:`DEVIATIONS`, of those that the rules before it had left.
-    bounds
-        A row per group (``"all"`` without ``groups``): ``cells`` (those of ``keep``) and ``kept``,
-        int; the keys of :data:`BOUNDS`, float64, NaN for none: the narrower of these bounds and of
-        ``limits``.
     """
     from scatlas.matrix.outliers import is_outlier
 
@@ -254,7 +235,6 @@ def frequent_genes(n_cells: np.ndarray, least: int, *, source: Path | str) -> np
 
 
 def doublet_columns(table: Path | None, rows: np.ndarray) -> dict[str, np.ndarray]:
-    """obs columns with the doublets among these cells; none without a table."""
     if table is None:
         return {}
     found = read_cells(table, ["doublet_score", "predicted_doublet"])

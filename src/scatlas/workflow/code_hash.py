@@ -31,7 +31,6 @@ def workflow_folder() -> Path:
     raise InputError(f"{_PACKAGE}: the package has no Snakefile: install scatlas again")
 
 
-_ROOT = Path(__file__).parents[1]
 # Regexes, because `ast` takes most of a second for the package at each start, and each cluster job
 # starts Snakemake again. A test compares the imports that both find.
 _IMPORT = re.compile(
@@ -73,8 +72,8 @@ def _files() -> dict[str, bytes]:
     for single files were half of the processor time of its start.
     """
     return {
-        f"{folder}/{name}".removeprefix(f"{_ROOT}/"): Path(folder, name).read_bytes()
-        for folder, _, names in os.walk(_ROOT)
+        f"{folder}/{name}".removeprefix(f"{_PACKAGE}/"): Path(folder, name).read_bytes()
+        for folder, _, names in os.walk(_PACKAGE)
         for name in names
         if name.endswith(_SUFFIXES)
     }

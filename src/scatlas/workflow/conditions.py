@@ -83,10 +83,8 @@ def _cluster_sizes(
     for _, labels in _blocks(store, names):
         parts = [add_cells([*parts, count_cells(labels)])]
     index = [name for name in names if name != "cluster"]
-    counts = (
-        parts[0].pivot_table("n", index, "cluster", aggfunc="sum", fill_value=0).astype(np.int64)
-    )
-    counts = counts[natsorted(counts.columns)]
+    counts = parts[0].pivot_table("n", index, "cluster", aggfunc="sum", fill_value=0)
+    counts = counts[natsorted(counts.columns)].astype(np.int64)
     samples = counts.index.to_frame(index=False).astype("category")
     return counts.to_numpy(), samples, counts.columns
 

@@ -113,14 +113,10 @@ def plates_with_other_genes(tables: Mapping[str, pd.DataFrame]) -> dict[str, str
     plates_of_list: list[list[str]] = []
     for plate, table in tables.items():
         same = (plates for plates in plates_of_list if tables[plates[0]].index.equals(table.index))
-        plates = next(same, None)
-        if plates is None:
-            plates_of_list.append([plate])
-        else:
-            plates.append(plate)
-    if not plates_of_list:
-        return {}
-    usual = max(plates_of_list, key=len)
+        if (plates := next(same, None)) is None:
+            plates_of_list.append(plates := [])
+        plates.append(plate)
+    usual = max(plates_of_list, key=len, default=[])
     found = {}
     for plates in plates_of_list:
         differing = first_difference(tables[plates[0]].index, tables[usual[0]].index)

@@ -11,18 +11,21 @@ import logging
 import re
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from scatlas._util.names import first_names
 from scatlas.io.files.listing import walk_files
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    import zarr
+
 logger = logging.getLogger(__name__)
 _MAX_NAMED = 5  # elements of a store
 # Last bytes of complete files, by the ends of their names.
 _LAST_BYTES = {".png": b"IEND\xaeB`\x82", ".pdf": b"%%EOF", ".svg": b"</svg>", ".html": b"</html>"}
-_VALUES_AT_ONCE = 2**24
+_VALUES_AT_ONCE = 2**22
 # The part of a file's name in a Zarr store that follows the name of its node.
 _IN_NODE = re.compile(r"/?(zarr\.json|c(/\d+)*)$")
 
@@ -36,11 +39,6 @@ def is_owners(output: Path, manifest: Path) -> bool:
     first, *rest = parts[1:] if parts[0] == "mapped" and parts[1:] else parts
     is_file = first == "atlas.zarr" or Path(first).suffix in {".h5ad", ".html"}
     return first in {"tables", "figures"} or (is_file and not rest)
-
-
-def is_zarr_v2(store: Path) -> bool:
-    """Whether ``write_zarr`` has replaced a store by one of an older format."""
-    return (store / ".zgroup").exists()
 
 
 def added_nodes(store: Path, files: Collection[str]) -> set[str]:
@@ -72,16 +70,15 @@ def what_differs(store: Path, files: Collection[str], changed: Collection[str]) 
         changed_elements -= elements if is_whole else {group}
         changed_elements |= {group} if is_whole else set()
     parts = {"added": after - before, "removed": before - after, "changed": changed_elements}
-    words = []
-    for what, elements in parts.items():
-        rest = f" and {len(elements) - _MAX_NAMED:,} more" if len(elements) > _MAX_NAMED else ""
-        named = ", ".join(sorted(elements)[:_MAX_NAMED])
-        words += [f"{named}{rest} {what}"] if named else []
+    words = [
+        f"{first_names(sorted(elements), _MAX_NAMED)} {what}"
+        for what, elements in parts.items()
+        if elements
+    ]
     return "; ".join(words) or "attributes changed"
 
 
 def _node(file: str) -> str:
-    """Node of a Zarr store to which a file belongs."""
     return _IN_NODE.sub("", file)
 
 
@@ -135,8 +132,15 @@ def _read_node(path: Path) -> None:
 
     node = zarr.open(path, mode="r")
     if isinstance(node, zarr.Array):
-        row_values = max(1, node.size // max(1, node.shape[0] if node.shape else 1))
-        chunk = (node.shards or node.chunks)[0] if node.shape else 1
-        rows = max(1, _VALUES_AT_ONCE // row_values // chunk) * chunk
-        for lo in range(0, node.shape[0], rows) if node.shape else [...]:
-            node[... if lo is ... else slice(lo, lo + rows)]
+        for piece in pieces(node):
+            node[piece]
+
+
+def pieces(array: zarr.Array[Any]) -> list[Any]:
+    """Rows of an array that are read at once, of whole chunks."""
+    if not array.shape:
+        return [...]
+    row_values = max(1, array.size // max(1, array.shape[0]))
+    chunk = (array.shards or array.chunks)[0]
+    rows = max(1, _VALUES_AT_ONCE // row_values // chunk) * chunk
+    return [slice(lo, lo + rows) for lo in range(0, array.shape[0], rows)]

@@ -31,8 +31,6 @@ _LOG_ABOVE_BYTES = 10**9
 
 @dataclass
 class Findings:
-    """Result of :func:`check_outputs`."""
-
     # Manifests whose steps have to run again, with the reason.
     to_rerun: dict[Path, str] = field(default_factory=dict)
     # Stores that lack files, with a text that names the first one.
@@ -61,7 +59,6 @@ class Findings:
 
     @property
     def sentences(self) -> list[str]:
-        """A sentence for each edited result."""
         return [
             f"{path} was edited ({what}) and stays as it is; if you have not edited it, delete it "
             f"(rm -r {path})"
@@ -94,7 +91,6 @@ def _consolidate_again(store: Path) -> None:
 
 
 def run_record(manifest: Path) -> Path:
-    """Path of the run record of a step."""
     return manifest.parent / "runs" / manifest.name
 
 
@@ -150,7 +146,7 @@ def check_outputs(manifests: Iterable[Path], *, results: Set[str] = frozenset())
         for name, files in record["outputs"].items():
             output = Path(os.path.normpath(path.parent / name))
             expected = output / "zarr.json" if "zarr.json" in files else output
-            if edits.is_zarr_v2(output) and edits.is_owners(output, manifest):
+            if (output / ".zgroup").exists() and edits.is_owners(output, manifest):
                 found.edited[output] = "another program has written it again, as Zarr v2"
                 found.to_rerun[manifest] = f"{expected} is missing"
             elif not expected.exists():
@@ -163,7 +159,15 @@ def check_outputs(manifests: Iterable[Path], *, results: Set[str] = frozenset())
         if manifest not in found.to_rerun:
             found.intact[manifest] = record
     if changed:
-        raise InputError(_damage_message(changed))
+        output, name = next(iter(changed.items()))
+        file = f"{output}: {name}" if name else output
+        more = f" (and {len(changed) - 1:,} more)" if len(changed) > 1 else ""
+        paths = " ".join(map(str, list(changed)[:_MAX_NAMED]))
+        raise InputError(
+            f"{file} is not what its step has written{more}: its bytes are damaged, or another "
+            f"program has changed them; move it away to keep it, or delete it (rm -r {paths}), and "
+            "give the same command again, which makes it again where it is needed"
+        )
     return found
 
 
@@ -254,15 +258,3 @@ def _edit_of(
 def _size_and_time(file: Path) -> tuple[int, int]:
     stat = file.stat()
     return stat.st_size, stat.st_mtime_ns
-
-
-def _damage_message(changed: Mapping[Path, str]) -> str:
-    output, name = next(iter(changed.items()))
-    where = f"{output}: {name} is" if name else f"{output} is"
-    more = f" (and {len(changed) - 1:,} more)" if len(changed) > 1 else ""
-    paths = " ".join(map(str, list(changed)[:_MAX_NAMED]))
-    return (
-        f"{where} not what its step has written{more}: its bytes are damaged, or another program "
-        f"has changed them; move it away to keep it, or delete it (rm -r {paths}), and give the "
-        "same command again, which makes it again where it is needed"
-    )

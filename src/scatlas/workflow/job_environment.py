@@ -112,8 +112,6 @@ def set_options(provider: Any, profile: str | None, *, requester_pays: bool) -> 
     if profile:
         provider.s3c = session(profile_name=profile).resource("s3")
     if requester_pays:
-        provider.s3c.meta.client.meta.events.register("before-call.s3", _pay)
-
-
-def _pay(params: dict[str, Any], **_: Any) -> None:
-    params["headers"]["x-amz-request-payer"] = "requester"
+        pays = {"x-amz-request-payer": "requester"}
+        events = provider.s3c.meta.client.meta.events
+        events.register("before-call.s3", lambda params, **_: params["headers"].update(pays))

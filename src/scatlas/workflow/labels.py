@@ -168,7 +168,6 @@ class Clusters:
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """Cells of each cluster."""
         return np.bincount(self.codes[self.codes >= 0], minlength=len(self.names))
 
     @property
@@ -259,5 +258,4 @@ class Labels:
         return cls(path, store["obs"], **store.attrs["labels"])
 
     def values(self, column: str, lo: int, hi: int) -> Any:
-        """Values of cells ``lo`` to ``hi``, as pandas keeps them."""
         return Column.open(str(self.path), self.obs, column).array(lo, hi)

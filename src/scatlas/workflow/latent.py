@@ -41,7 +41,17 @@ def read_latent(path: Path, key: str, cells: pd.Index) -> Float32Array:
             )
         values = np.asarray(x[:], np.float32)
     if not names.equals(cells):
-        values = values[_rows_of(path, names, cells)]
+        if not names.is_unique:
+            twice = names[names.duplicated()][0]
+            raise InputError(f"map.use: {path} has the cell {twice!r} twice: keep one of them")
+        rows = np.asarray(names.get_indexer(cells))
+        if (rows < 0).any():
+            raise InputError(
+                f"map.use: {path} lacks {int((rows < 0).sum()):,} of the atlas's {cells.size:,} "
+                f"cells, the first of which is {cells[int((rows < 0).argmax())]!r}: compute the "
+                "components of all cells of this atlas"
+            )
+        values = values[rows]
     finite = np.isfinite(values).all(axis=1)
     if not finite.all():
         raise InputError(
@@ -49,17 +59,3 @@ def read_latent(path: Path, key: str, cells: pd.Index) -> Float32Array:
             f"the first of which is {cells[int(finite.argmin())]!r}: compute it again"
         )
     return values
-
-
-def _rows_of(path: Path, names: pd.Index, cells: pd.Index) -> np.ndarray:
-    if not names.is_unique:
-        twice = names[names.duplicated()][0]
-        raise InputError(f"map.use: {path} has the cell {twice!r} twice: keep one of them")
-    rows = np.asarray(names.get_indexer(cells))
-    if (rows < 0).any():
-        raise InputError(
-            f"map.use: {path} lacks {int((rows < 0).sum()):,} of the atlas's {cells.size:,} cells, "
-            f"the first of which is {cells[int((rows < 0).argmax())]!r}: compute the components "
-            "of all cells of this atlas"
-        )
-    return rows

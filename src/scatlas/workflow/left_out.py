@@ -32,10 +32,6 @@ if TYPE_CHECKING:
 _MAX_NAMED = 20
 # The manifest among the words of a step's command, as Snakemake prints it.
 _MANIFEST = re.compile(r" --manifest ('[^']*'|\S+)")
-_HOW_TO_GO_ON = (
-    "Mend them or remove them from the plate sheet, or set plates.on_error to skip, and give the "
-    "same command again:"
-)
 
 
 class PlateLeftOut(ScatlasError):  # noqa: N818  (the run goes on)
@@ -44,13 +40,12 @@ class PlateLeftOut(ScatlasError):  # noqa: N818  (the run goes on)
 
 def left_out(manifest: Path) -> str | None:
     """Message of the error for which a step has left its plate out; None if it has not."""
-    message = json.loads(manifest.read_text("utf-8")).get("left_out")
-    return None if message is None else str(message)
+    return json.loads(manifest.read_text("utf-8")).get("left_out")
 
 
 def plates_left_out(consensus: Path) -> dict[str, str]:
     """Plates that the atlas lacks, with messages, from the manifest of `consensus`."""
-    return dict(json.loads(consensus.read_text("utf-8")).get("left_out", {}))
+    return json.loads(consensus.read_text("utf-8")).get("left_out", {})
 
 
 def check_previous(args: argparse.Namespace) -> None:
@@ -141,12 +136,10 @@ class Refusals(logging.Filter):
             return True
         if hasattr(record, "shellcmd"):
             return False  # the exception of the command has been logged before
-        record.msg = f"{self._step(Path(manifest))} cannot go on: the end of this run says why"
+        step = Path(manifest).absolute().with_suffix("").relative_to(self._manifests)
+        name = f"{step.parent} of {step.name}" if step.parent.name else step.name
+        record.msg = f"{name} cannot go on: the end of this run says why"
         return True
-
-    def _step(self, manifest: Path) -> str:
-        step = manifest.absolute().with_suffix("").relative_to(self._manifests)
-        return f"{step.parent} of {step.name}" if step.parent.name else step.name
 
     def _say(self) -> None:
         """Print the sentences of this run: of plates, and of steps of the whole atlas."""
@@ -155,8 +148,9 @@ class Refusals(logging.Filter):
         others = {text for path, text in refused.items() if path.stem not in self._plates}
         if of_plates:
             sys.stderr.write(
-                f"{len(of_plates):,} of {len(self._plates):,} plates cannot be used. "
-                f"{_HOW_TO_GO_ON}\n{sentences(of_plates, 'error: ')}\n"
+                f"{len(of_plates):,} of {len(self._plates):,} plates cannot be used. Mend them or "
+                "remove them from the plate sheet, or set plates.on_error to skip, and give the "
+                f"same command again:\n{sentences(of_plates, 'error: ')}\n"
             )
         for text in sorted(others):
             sys.stderr.write(f"error: {text}\n")

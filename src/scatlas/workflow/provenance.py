@@ -16,7 +16,7 @@ from scatlas.io.files.checksums import checksum
 from scatlas.workflow.integrity import run_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from scatlas.workflow.config.plate_sheet import Plate
@@ -75,7 +75,6 @@ def record(settings_json: str, manifests: Path) -> dict[str, Any]:
     """
     decided = json.loads(settings_json)
     plates = _with_content(decided["plates"], manifests)
-    names = [row["plate"] for row in plates]
     plate_steps, atlas_steps = list(PLATE_STEPS), list(ATLAS_STEPS)
     if decided["config"]["doublets"]:
         plate_steps.append("doublets")
@@ -85,7 +84,14 @@ def record(settings_json: str, manifests: Path) -> dict[str, Any]:
         atlas_steps.append("latent")
     if "map" in decided["config"]:
         atlas_steps += MAP_STEPS
-    records = dict(_run_records(manifests, names, plate_steps, atlas_steps))
+    of_plates = [f"{step}/{row['plate']}" for row in plates for step in plate_steps]
+    records = {}
+    for step in [*of_plates, *atlas_steps]:
+        file = run_record(manifests / f"{step}.json")
+        if file.is_file():
+            records[step] = json.loads(file.read_text("utf-8"))
+        else:
+            logger.info("%s is missing: the record leaves out the versions of this step", file)
     # Clusters have the same bits on both, and those of few cells leave the GPU to other jobs.
     computed = [run for step, run in records.items() if step != "leiden"]
     versions: dict[str, set[str]] = {}
@@ -150,19 +156,6 @@ def read_record(atlas: Path) -> dict[str, Any]:
     found = read_elem(root["uns/scatlas"])
     decoded = {name: json.loads(found[name]) for name in ("config", "plates", "versions")}
     return {**found, "seed": int(found["seed"]), **decoded}
-
-
-def _run_records(
-    manifests: Path, plates: Iterable[str], plate_steps: Iterable[str], atlas_steps: Iterable[str]
-) -> Iterable[tuple[str, dict[str, Any]]]:
-    """Steps that make an atlas, with their run records."""
-    names = [f"{step}/{plate}" for plate in plates for step in plate_steps]
-    for name in (*names, *atlas_steps):
-        file = run_record(manifests / f"{name}.json")
-        if file.is_file():
-            yield name, json.loads(file.read_text("utf-8"))
-        else:
-            logger.info("%s is missing: the record leaves out the versions of this step", file)
 
 
 def _json_line(value: Any) -> str:

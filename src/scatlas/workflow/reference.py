@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import anndata as ad
 import numpy as np
 
+from scatlas._util.names import first_names
 from scatlas.errors import InputError
 from scatlas.io import atomic_path
 from scatlas.io.files.hdf5_writing import write_h5ad
@@ -53,10 +54,9 @@ def find_genes(var: pd.DataFrame, genes: pd.Index, *, max_missing: float) -> Fou
             f"new_plates.max_missing_genes is {max_missing:g}: {_mend(var, missing)}"
         )
     if missing:
-        more = f" and {n_missing - _MAX_NAMED:,} more" if n_missing > _MAX_NAMED else ""
         logger.warning(
-            "%d of the atlas's %d genes are missing and count as zero: %s%s",
-            *(n_missing, len(genes), ", ".join(missing[:_MAX_NAMED]), more),
+            "%d of the atlas's %d genes are missing and count as zero: %s",
+            *(n_missing, len(genes), first_names(missing, _MAX_NAMED)),
         )
     return FoundGenes(positions[found], np.flatnonzero(found).astype(np.int32), missing)
 
@@ -101,34 +101,23 @@ def write_reference(
     cells: ad.AnnData,
     *,
     projection: Projection,
-    usual: np.ndarray,
-    distances: np.ndarray,
-    n_neighbors: int,
-    seed: int,
     variance: pd.DataFrame,
     votes: pd.DataFrame,
-    n_leading: int,
     mixed: dict[str, Any] | None = None,
+    **facts: Any,
 ) -> None:
     """Write a reference; atomic. ``cells`` are the sampled ones without X: ``obs`` with ``plate``
     and labels, ``var`` of the atlas, ``X_pca``, ``X_umap`` and ``uns['umap']``. If the atlas is
     corrected, ``X_pca`` is so, too, and ``mixed`` its ``uns['X_pca_harmony']``.
 
-    The rest is as in :mod:`scatlas.matrix.reference_map`: ``variance`` of ``held_variance``,
-    ``usual`` and ``distances`` of ``usual_distances``.
+    The rest is as in :mod:`scatlas.matrix.reference_map`: ``variance`` of ``held_variance``, and
+    the facts ``usual`` and ``distances`` of ``usual_distances``, ``n_neighbors``, ``seed`` and
+    ``n_leading``.
     """
     scale = projection.scale
-    facts: dict[str, Any] = {
-        "offset": projection.offset,
-        "usual": usual,
-        "distances": distances,
-        "n_neighbors": n_neighbors,
-        "seed": seed,
-        "n_leading": n_leading,
-    }
+    facts = {"offset": projection.offset, **facts}
     if scale:
-        facts["scale"] = {"mean": scale.mean, "std": scale.std, "zero_center": scale.zero_center}
-        facts["scale"] |= {} if scale.max_value is None else {"max_value": scale.max_value}
+        facts["scale"] = {name: part for name, part in vars(scale).items() if part is not None}
     if mixed:
         facts["mixed"] = mixed
     umap = {"params": {name: cells.uns["umap"]["params"][name] for name in ("a", "b")}}

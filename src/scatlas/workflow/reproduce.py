@@ -25,6 +25,7 @@ from scatlas.io.files.checksums import VALUES_DIGEST, checksum
 from scatlas.workflow import script
 from scatlas.workflow.code_hash import workflow_folder
 from scatlas.workflow.config.plate_sheet import DEMO_FOLDER
+from scatlas.workflow.edits import pieces
 from scatlas.workflow.provenance import CONTENT_FACTS, read_record
 
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     import zarr
 
 logger = logging.getLogger("scatlas")
-# Values that one comparison reads.
-_VALUES_PER_PIECE = 2**22
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -109,11 +108,15 @@ def write_project(
         backend = record["backend"] if record["backend"] in ("cpu", "gpu") else "auto"
     first = record["plates"][0]
     samples = {"path": rows[1][1], "by": first["by"]} if "by" in first else None
+    # Plates of several files have it in their sheet.
+    known = {"counts": "X", "fractional": "refuse"}
+    known |= first if samples or "genes" in first else {}
+    of_source = ("genes", "marker", "counts", "fractional")
     settings = {
         "map": {"cells": "sample"},  # unless the record says otherwise
         **_with_files(record["config"], plates_from),
         "plates": samples or "plates.tsv",
-        "source": _source(first if samples or "genes" in first else {}),
+        "source": {name: known[name] for name in of_source if name in known},
         "outdir": "results",
         "backend": backend,
     }
@@ -121,15 +124,6 @@ def write_project(
     with (folder / "plates.tsv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file, delimiter="\t", lineterminator="\n").writerows(rows)
     (folder / "config.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), "utf-8")
-
-
-def _source(sample: dict[str, Any]) -> dict[str, Any]:
-    """Section ``source`` for the samples of one file; other plates have it in their sheet."""
-    lists = {name: sample[name] for name in ("genes", "marker") if name in sample}
-    return lists | {
-        "counts": sample.get("counts", "X"),
-        "fractional": sample.get("fractional", "refuse"),
-    }
 
 
 def _with_files(config: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -199,14 +193,13 @@ def differences(first: Path, second: Path) -> Iterator[str]:
 
     from scatlas.io.files.local_zarr import as_zarr_python, open_store
 
-    roots = [as_zarr_python(open_store(path)) for path in (first, second)]
     nodes = [
         {
             name: node
-            for name, node in root.members(max_depth=None)
+            for name, node in as_zarr_python(open_store(path)).members(max_depth=None)
             if not f"{name}/".startswith("uns/scatlas/")
         }
-        for root in roots
+        for path in (first, second)
     ]
     for name in sorted({*nodes[0], *nodes[1]}):
         if any(name not in atlas for atlas in nodes):
@@ -239,10 +232,7 @@ def _array_difference(a: zarr.Array[Any], b: zarr.Array[Any]) -> str | None:
         return f"{a.shape} of {a.dtype} and {b.shape} of {b.dtype}"
     is_number = np.dtype(a.dtype).kind in "biuf"
     n_unequal, max_distance = 0, 0.0
-    row_size = int(np.prod(a.shape[1:], dtype=np.int64))
-    rows = max(1, _VALUES_PER_PIECE // max(row_size, 1))
-    for start in range(0, a.shape[0], rows) if a.shape else [...]:
-        piece = ... if start is ... else slice(start, start + rows)
+    for piece in pieces(a):
         x, y = np.asarray(a[piece]), np.asarray(b[piece])
         unequal = x != y
         if np.dtype(a.dtype).kind == "f":

@@ -109,22 +109,19 @@ class Estimates:
 
     @cached_property
     def atlas(self) -> Size:
-        """Size of all plates together."""
         return total(self.plate(name) for name in self._plates)
 
     @cached_property
     def finished_atlas(self) -> Size:
         """Size of the atlas onto which new plates are mapped; zeros without one."""
         path = self.config.atlas
-        shape = zarr_shape(Path(path)) if path else None
-        return shape or Size(0, 0)
+        return (zarr_shape(Path(path)) if path else None) or Size(0, 0)
 
     @cached_property
     def extended_atlas(self) -> Size:
         """Cells and selected values of that atlas with the new plates."""
-        old = self.finished_atlas
         new = Size(self.atlas.cells, self.atlas.values * SELECTED_SHARE)
-        return Size(old.cells + new.cells, old.values + new.values)
+        return total([self.finished_atlas, new])
 
     @cached_property
     def reference_cells(self) -> float:
@@ -168,10 +165,9 @@ class Estimates:
     @cached_property
     def values_without_gram(self) -> float:
         """Stored values of the plates that do not store their Gram matrix."""
-        sizes = [self.plate(name) for name in self._plates]
         return sum(
             size.values
-            for size in sizes
+            for size in map(self.plate, self._plates)
             if not gram_is_worth_storing(
                 size.cells, size.values / (size.cells or 1), self.max_consensus_genes
             )
@@ -216,7 +212,6 @@ class Estimates:
 
     @property
     def gpu_sample_mb(self) -> float:
-        """MB of the sample on a GPU."""
         neighbors = self.config.neighbors
         n_pcs = neighbors.n_pcs or self.config.pca.n_comps
         per_cell = GPU_COMPONENT_BYTES * n_pcs + GPU_NEIGHBOR_BYTES * neighbors.n_neighbors
@@ -224,7 +219,6 @@ class Estimates:
 
     @property
     def sample_minutes(self) -> int:
-        """Time limit of a step of the sample."""
         return int(SUBSET_MINUTES + self.subset_cells / SUBSET_CELLS_PER_MINUTE)
 
     @cached_property
@@ -239,7 +233,6 @@ class Estimates:
 
     @property
     def harmony_comps(self) -> int:
-        """Components that Harmony corrects."""
         integrate = self.config.integrate
         return (integrate and integrate.n_pcs) or self.config.pca.n_comps
 

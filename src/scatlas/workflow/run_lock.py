@@ -58,27 +58,25 @@ def lock_results(folder: Path, *, on_cluster: bool = False, unlock: bool = False
 
 def share_results(folder: Path) -> IO[str] | None:
     """Let no run write in a folder until the result is closed; None if it has no lock."""
-    with ExitStack() as stack:
-        try:
-            file = stack.enter_context((folder / LOCK).open())
-        except OSError:
-            return None
-        if not _is_locked(file, fcntl.LOCK_SH, folder):
-            return None
-        stack.pop_all()
-        return file
+    try:
+        file = (folder / LOCK).open()
+    except OSError:
+        return None
+    return file if _is_locked(file, fcntl.LOCK_SH, folder) else None
 
 
 def _is_locked(file: IO[str], how: int, folder: Path) -> bool:
-    """Lock a file, unless its file system has no locks."""
+    """Lock a file, unless its file system has no locks; one without a lock is closed."""
     try:
         fcntl.flock(file, how | fcntl.LOCK_NB)
     except BlockingIOError:
+        file.close()
         msg = f"another Snakemake is running in {folder.absolute()}: wait until it has ended"
         raise InputError(msg) from None
     except OSError as error:
         notice = f"{file.name} cannot be locked ({error}): start one run at a time"
         logger.info(notice)
+        file.close()
         return False
     return True
 
@@ -109,7 +107,6 @@ class QueuedJob(NamedTuple):
 
     @property
     def is_live(self) -> bool:
-        """Whether it waits or runs."""
         return self.state in _LIVE
 
     @property

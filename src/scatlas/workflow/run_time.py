@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from scatlas.workflow.costs import JOB_START_S, SNAKEMAKE_START_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,7 @@ class TimedJob:
     """A job with its expected duration; the jobs that it needs are positions in a list of jobs."""
 
     seconds: float
-    requests: Mapping[str, int]
-    """Resources that it occupies, ``{"_cores": 8, "gpu": 1}``."""
+    requests: Mapping[str, int]  # resources that it occupies, {"_cores": 8, "gpu": 1}
     needs: Sequence[int] = ()
     priority: int = 0
 
@@ -109,15 +108,14 @@ def sentence(seconds: float, cores: int, n_gpus: float) -> str:
     )
 
 
-def resource_table(requests: Iterable[JobRequest]) -> str:
+def resource_table(requests: list[JobRequest]) -> str:
     """Table of requested resources with one row per rule, in the order of their first jobs."""
     rules: dict[str, list[JobRequest]] = defaultdict(list)
     for request in requests:
         rules[request.rule].append(request)
-    all_requests = [request for jobs in rules.values() for request in jobs]
     rows = [["rule", "jobs", "threads", "GPUs", "GB each", "hours", "GPU hours", "disk GB"]]
     rows += [_table_row(rule, jobs) for rule, jobs in rules.items()]
-    rows.append(_table_row("all", all_requests))
+    rows.append(_table_row("all", requests))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = [
         "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows

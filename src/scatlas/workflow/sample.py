@@ -43,7 +43,6 @@ class SampledCells:
 
 
 def rows_of_sample(subset: Path) -> np.ndarray:
-    """Rows of the sampled cells in the atlas."""
     return take_rows(subset, f"obs/{ATLAS_ROW}")
 
 
@@ -55,7 +54,6 @@ def components_of_sample(subset: Path, components: Path, basis: str) -> np.ndarr
 
 
 def cells_with_graph(neighbors: Path) -> SampledCells:
-    """The sampled cells with the weights and parameters of their neighbourhood graph."""
     weights = take_csr(neighbors, "obsp/connectivities")
     found = read_uns(neighbors)
     found["neighbors"]["params"]["use_rep"] = "X_pca"  # the steps have nothing else
@@ -63,7 +61,6 @@ def cells_with_graph(neighbors: Path) -> SampledCells:
 
 
 def read_uns(store: Path) -> dict[str, Any]:
-    """What a step has noted in ``uns``."""
     return read_elem(open_with_zarr_python(store)["uns"])
 
 

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
+    import pandas as pd
+
 logger = logging.getLogger("scatlas")
 _PACKAGES = ("anndata", "dask", "h5py", "numba", "numpy", "pandas", "scipy", "zarr")
 _NO_LIMIT = "none"
@@ -253,9 +255,8 @@ def _full_disk_message(error: BaseException | None, folder: Path) -> str | None:
         if code in _FULL_DISK_ERRNOS or os.strerror(errno.ENOSPC) in str(cause):
             name = cause.filename if isinstance(cause, OSError) else None
             path = Path(name) if isinstance(name, str | os.PathLike) else folder
-            mount = path.absolute()
-            while not mount.is_mount() and mount != mount.parent:
-                mount = mount.parent
+            folders = (path.absolute(), *path.absolute().parents)
+            mount = next(folder for folder in folders if folder.is_mount())
             free_mb = shutil.disk_usage(mount).free / 1e6
             reason = "your quota on it is used up" if code == errno.EDQUOT else "it is full"
             return (
@@ -281,7 +282,6 @@ def _failed_disk_message(error: BaseException) -> str | None:
 
 
 def _causes(error: BaseException | None) -> list[BaseException]:
-    """An error and the chain of its causes."""
     causes: list[BaseException] = []
     while error is not None and error not in causes:
         causes.append(error)
@@ -347,7 +347,6 @@ def block_budget(args: argparse.Namespace) -> int:
 
 
 def on_gpu(args: argparse.Namespace) -> bool:
-    """Whether a running script computes on a GPU."""
     return hasattr(args, "backend") and _backend().current_backend() == "gpu"
 
 
@@ -392,7 +391,6 @@ def run_main(main: Callable[[], None], *, blocks: bool = True) -> None:
 
 
 def add_labels(parser: argparse.ArgumentParser) -> None:
-    """Add the option with the labels of the plate sheet."""
     parser.add_argument(
         "--labels",
         type=json.loads,
@@ -411,6 +409,13 @@ def add_obsm(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=PATH",
         help="further components of all cells: harmony.zarr or latent.zarr",
     )
+
+
+def write_table(path: Path, table: pd.DataFrame) -> None:
+    from scatlas.io.files.atomic import atomic_path
+
+    with atomic_path(path) as partial:
+        table.to_csv(partial, sep="\t", index=False, lineterminator="\n")
 
 
 def plate_paths(values: list[str]) -> dict[str, Path]:

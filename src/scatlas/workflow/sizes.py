@@ -68,7 +68,6 @@ def _array_shape(array: Path) -> list[int] | None:
 
 
 def total(sizes: Iterable[Size]) -> Size:
-    """Sum of the sizes of several plates."""
     sizes = list(sizes)
     return Size(sum(size.cells for size in sizes), sum(size.values for size in sizes))
 

@@ -176,7 +176,6 @@ def _refusal(log: Path | None) -> str:
 
 
 def _stamps(job: Any) -> dict[str, str]:
-    """Stamp of each output of a job, or of a group."""
     jobs = job.jobs if job.is_group() else [job]
     paths = [path for one in jobs for path in one.output if not is_flagged(path, "temp")]
     return {path: stamp(path) for path in paths}

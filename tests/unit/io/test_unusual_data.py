@@ -111,16 +111,19 @@ def test_types_that_some_functions_take(name: str, dtype: str) -> None:
         works_or_says_so(OTHERS[name], annotated(x))
 
 
+OF_ARRAYS = (
+    lambda x: sa.pp.filter_cells(x, min_counts=1),
+    sa.pp.log1p,
+    lambda x: sa.pp.pca(x, n_comps=2),
+    sa.pp.scale,
+    cell_totals,
+    lambda x: hvg_of_counts(x, pd.RangeIndex(40).astype(str), np.ones(60)),
+)
+
+
 def test_types_of_a_matrix_without_an_anndata() -> None:
     for x in kinds(some_counts().astype("float16")).values():
-        for call in (
-            lambda x: sa.pp.filter_cells(x, min_counts=1),
-            sa.pp.log1p,
-            lambda x: sa.pp.pca(x, n_comps=2),
-            sa.pp.scale,
-            cell_totals,
-            lambda x: hvg_of_counts(x, pd.RangeIndex(40).astype(str), np.ones(60)),
-        ):
+        for call in OF_ARRAYS:
             with pytest.raises(InputError, match="holds values of type float16"):
                 call(x)
 
@@ -145,14 +148,9 @@ def test_blocks_of_unknown_size() -> None:
     rows, genes = whole[whole[:, 0] >= 0], whole[:, whole[0] >= 0]
     for x in (rows, genes):
         for call in (
-            lambda x: sa.pp.filter_cells(x, min_counts=1),
+            *OF_ARRAYS,
             lambda x: sa.pp.filter_genes(x, min_counts=1),
-            sa.pp.log1p,
-            lambda x: sa.pp.pca(x, n_comps=2),
-            sa.pp.scale,
-            cell_totals,
             lambda x: sa.pp.sample(x, 0.5),
-            lambda x: hvg_of_counts(x, pd.RangeIndex(40).astype(str), np.ones(60)),
         ):
             with pytest.raises(InputError, match=r"unknown size.*compute_chunk_sizes\(\)"):
                 call(x)

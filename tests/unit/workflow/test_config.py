@@ -496,10 +496,14 @@ def test_every_key_is_described():
     ],
 )
 def test_schema_agrees_with_the_loader(data, good):
-    schema = yaml.safe_load(config_keys.schema_files()["config.schema.yaml"])
-    jsonschema.Draft202012Validator.check_schema(schema)
-    assert jsonschema.Draft202012Validator(schema).is_valid(data) is good
+    assert fits_schema(data, "config") is good
     load(data) if good else refusal(data)
+
+
+def fits_schema(data, name: str) -> bool:
+    schema = yaml.safe_load(config_keys.schema_files()[f"{name}.schema.yaml"])
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema).is_valid(data)
 
 
 @pytest.mark.parametrize(
@@ -514,9 +518,7 @@ def test_schema_agrees_with_the_loader(data, good):
     ],
 )
 def test_plate_schema(row, good):
-    schema = yaml.safe_load(config_keys.schema_files()["plates.schema.yaml"])
-    jsonschema.Draft202012Validator.check_schema(schema)
-    assert jsonschema.Draft202012Validator(schema).is_valid(row) is good
+    assert fits_schema(row, "plates") is good
 
 
 def test_names_of_genes_may_come_from_a_file(tmp_path):

@@ -227,6 +227,12 @@ def test_other_files_are_refused(sheet, tmp_path):
     assert "there are no plates here: correct the path" in refusal(tmp_path / "empty")
 
 
+def touch(*paths: str | Path) -> None:
+    for path in map(Path, paths):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+
 @pytest.mark.parametrize(
     ("pattern", "paths", "names"),
     [
@@ -239,9 +245,7 @@ def test_other_files_are_refused(sheet, tmp_path):
 )  # fmt: skip
 def test_a_folder_or_pattern_is_a_sheet(tmp_path, monkeypatch, pattern, paths, names):
     monkeypatch.chdir(tmp_path)
-    for path in map(Path, paths):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
+    touch(*paths)
     plates = read_plates(pattern)
     assert [plate.plate for plate in plates] == names
     assert all(Path(plate.path).exists() for plate in plates)
@@ -282,9 +286,9 @@ def test_the_same_cells_are_taken_once_from_a_run_of_cell_ranger(
 ):
     monkeypatch.chdir(tmp_path)
     for path in (Path("o", path) for path in paths):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        for name in [path.name, "features.tsv", "barcodes.tsv"][: 3 if ".mtx" in path.name else 1]:
-            (path.parent / name).touch()
+        touch(path)
+        if ".mtx" in path.name:
+            touch(path.with_name("features.tsv"), path.with_name("barcodes.tsv"))
     if isinstance(found, list):
         assert list(find_files([given]).values()) == [f"{given}/{n}" for n in found]
         return
@@ -297,9 +301,7 @@ def test_the_same_cells_are_taken_once_from_a_run_of_cell_ranger(
 
 def test_the_matrix_of_all_samples_is_refused_beside_those_of_samples(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for path in map(Path, MULTI):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
+    touch(*MULTI)
     with pytest.raises(InputError, match="the same sample as per_sample_outs/a/count"):
         find_files(["multi/count/raw_*matrix.h5", "per_sample_outs/*/*/*_filtered*.h5"])
 

@@ -213,9 +213,9 @@ def test_code_hashes_follow_the_imports(tmp_path: Path):
 
     # Nothing is written in the real tree: the package is copied, and hashed there.
     root = tmp_path / "scatlas"
-    shutil.copytree(module._ROOT, root, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(module._PACKAGE, root, ignore=shutil.ignore_patterns("__pycache__"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_ROOT", root)
+        patch.setattr(module, "_PACKAGE", root)
         for name in ("_files", "_digest", "_imports", "_module_files", "_origins"):
             # The caches hold the real tree.
             patch.setattr(module, name, cache(getattr(module, name).__wrapped__))
@@ -280,7 +280,7 @@ def _parsed_imports(text: str) -> set[tuple[str, str]]:
     return {names for names in found if names[0].split(".")[0] in ("scatlas", "kernel")}
 
 
-PACKAGE = sorted(module._ROOT.rglob("*.py"))
+PACKAGE = sorted(module._PACKAGE.rglob("*.py"))
 
 
 @pytest.mark.parametrize("path", [*SCRIPTS.glob("*.py"), *PACKAGE], ids=lambda path: path.stem)

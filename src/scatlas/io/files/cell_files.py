@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from natsort import natsorted
 
+from scatlas._util.names import first_names
 from scatlas.compute.threads import n_threads
 from scatlas.errors import InputError
 from scatlas.io.files.listing import file_stamp
@@ -299,26 +300,24 @@ def _check_complete(path: str, files: list[Path]) -> None:
     foreign = [f.name for f, m in parts.items() if not m or m.group(1, 3) != (first, n_files)]
     if foreign:
         raise InputError(
-            f"{path}: {_list(foreign)} {'is' if len(foreign) == 1 else 'are'} not of the "
-            f"{int(n_files):,} files {first}-*-of-{n_files}.parquet: remove them from this folder"
+            f"{path}: {first_names(foreign, _MAX_NAMED)} {'is' if len(foreign) == 1 else 'are'} "
+            f"not of the {int(n_files):,} files {first}-*-of-{n_files}.parquet: remove them from "
+            "this folder"
         )
     width = len(n_files)
     there = Counter(int(match[2]) for match in parts.values() if match)
     if repeated := [number for number, n in there.items() if n > 1]:
         names = [f.name for f, m in parts.items() if m and int(m[2]) in repeated]
-        raise InputError(f"{path}: {_list(names)} are the same part: remove one of them")
+        raise InputError(
+            f"{path}: {first_names(names, _MAX_NAMED)} are the same part: remove one of them"
+        )
     missing = sorted({*range(int(n_files))} - {*there})
     if missing:
         names = [f"{first}-{number:0{width}}-of-{n_files}.parquet" for number in missing]
         raise InputError(
-            f"{path}: {len(missing):,} of {int(n_files):,} files are missing, {_list(names)}: "
-            "download them"
+            f"{path}: {len(missing):,} of {int(n_files):,} files are missing, "
+            f"{first_names(names, _MAX_NAMED)}: download them"
         )
-
-
-def _list(names: list[str]) -> str:
-    more = f" and {len(names) - _MAX_NAMED:,} more" if len(names) > _MAX_NAMED else ""
-    return ", ".join(names[:_MAX_NAMED]) + more
 
 
 def _is_list(kind: Any) -> bool:
