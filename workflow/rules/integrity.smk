@@ -168,16 +168,10 @@ def rerun_unfinished_steps():
     if workflow.execution_settings and not workflow.dryrun:
         lock_folders()
         FINDINGS.apply()
-        prepare_to_fork()
-
-
-def prepare_to_fork():
-    """Let the process that forks the jobs import the libraries while Snakemake plans them. Jobs in
-    environments that Snakemake makes have another Python."""
-    is_here = workflow.local_exec and not workflow.touch
-    if can_fork and is_here and not workflow.deployment_settings.deployment_method:
-        with suppress(OSError):
-            connect(str(os.getpid()), str(HERE / "scripts/load.py")).close()
+        elsewhere = workflow.deployment_settings.deployment_method or workflow.touch
+        if can_fork and workflow.local_exec and not elsewhere:
+            with suppress(OSError):  # it imports the libraries while Snakemake plans
+                connect(str(os.getpid()), f"{HERE}/scripts/load.py").close()
 
 
 @cache

@@ -98,15 +98,10 @@ def as_is(text):
 
 
 # load finds mitochondrial genes in this var column.
-GENE_NAMES_OPTION = (
-    f"--gene-names {shlex.quote(CONFIG.qc.gene_names)}" if CONFIG.qc.gene_names else ""
-)
+gene_names, rare = CONFIG.qc.gene_names, CONFIG.qc.drop_rare_genes
+GENE_NAMES_OPTION = f"--gene-names {shlex.quote(gene_names)}" if gene_names else ""
 # normalize and hvg ignore rare genes.
-RARE_GENE_OPTION = (
-    f"--drop-rare-genes {CONFIG.qc.drop_rare_genes}"
-    if CONFIG.qc.drop_rare_genes
-    else ""
-)
+RARE_GENE_OPTION = f"--drop-rare-genes {rare}" if rare else ""
 
 
 def sections(**parts):
