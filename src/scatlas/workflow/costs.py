@@ -394,6 +394,8 @@ COSTS |= {
         time=Cost(0.5, us_per_cell=12),
         seconds=lambda job, seconds: seconds + 1e-6 * US_PER_CELL_READ * job.of.atlas.cells,
         threads=lambda job: _sample_threads(job, 1, 8),
+        # Of all cells a column is in memory, of a sample its X.
+        extra_mb=lambda job: job.of.sample_mb * (0.03 if job.of.config.map.method == "full" else 1),
     ),
     "integrate": replace(  # as neighbors, umap and leiden, with Harmony
         _ON_GPU,

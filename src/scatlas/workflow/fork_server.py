@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scatlas._util.operating_system import peak_memory, reset_usage
+from scatlas.compute.memory import release_memory
 from scatlas.compute.threads import blas_on_one_thread
 from scatlas.workflow.fork_client import send_request
 
@@ -228,6 +229,7 @@ def _work(
                 return
             _use_files(3 * [os.open(os.devnull, os.O_RDWR)])  # closes the log
             gc.collect()  # the next job freezes what it finds
+            release_memory()
             try:
                 link.sendall(b"+")
                 files, request = _read(link)

@@ -271,8 +271,8 @@ def test_snakemake_starts_the_server_while_it_plans_a_run(tmp_path: Path) -> Non
     """Not for a dry run, and not by the first job, which is no step of a plate here."""
     shutil.copytree(ROOT / "config", tmp_path / "config")
     command = [sys.executable, "-m", "snakemake", "--cores", "2", "--snakefile", ROOT / "Snakefile"]
-    command += ["--directory", tmp_path, "--configfile", ROOT / "config/demo.yaml"]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    command += ["--configfile", "config/demo.yaml"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": tmp_path}
 
     def servers(snakemake: subprocess.Popen[bytes]) -> list[str]:
         find = ["pgrep", "--full", "--list-full", f"workflow.fork_server .* {snakemake.pid} "]

@@ -270,6 +270,11 @@ def test_the_map_of_few_cells_takes_few_threads():
     assert [estimates.threads(rule) for rule in ("umap", "leiden", "embedding")] == [4, 1, 1]
 
 
+def test_the_file_of_all_cells_is_written_in_parts():
+    estimates = Estimates(load({"map": {"method": "full", "memory": "1000GB"}}), PLATES)
+    assert estimates.memory("embedding") < estimates.memory("umap") / 10
+
+
 def test_a_small_plate_requests_less():
     estimates = Estimates(load({"backend": "cpu"}), PLATES)
     assert estimates.threads("load", "small") == 1
