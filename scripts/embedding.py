@@ -15,7 +15,7 @@ from scatlas.io.files.hdf5_writing import create_hdf5, write_element
 from scatlas.io.files.local_zarr import open_store
 from scatlas.io.matrices.subset import read_subset, write_stored
 from scatlas.io.products.assemble_atlas import parts_of_genes
-from scatlas.io.tables.hdf5_table import write_table
+from scatlas.io.tables.hdf5_table import write_obs
 from scatlas.io.zarr_writer.elements import ANNDATA, DICT
 from scatlas.workflow import script
 from scatlas.workflow.sample import ATLAS_ROW, read_column, read_uns, rows_of_sample
@@ -68,7 +68,7 @@ def write_cells(
     columns = {ATLAS_ROW: lambda: rows, "leiden": lambda: clusters}
     for name in open_store(args.labels)["obs"] if args.labels else ():
         columns[name] = partial(read_column, args.labels, name, rows)
-    write_table(file.create_group("obs"), args.merged, rows, columns)
+    write_obs(file.create_group("obs"), args.merged, rows, columns)
     write_element(file, "var", parts["var"])
     stores = {"X_pca": args.pca, **script.plate_paths(args.obsm)}
     obsm = file.create_group("obsm")

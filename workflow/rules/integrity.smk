@@ -169,8 +169,8 @@ def rerun_unfinished_steps():
         lock_folders()
         FINDINGS.apply()
         elsewhere = workflow.deployment_settings.deployment_method or workflow.touch
-        if can_fork and workflow.local_exec and not elsewhere:
-            with suppress(OSError):  # it imports the libraries while Snakemake plans
+        if can_fork and workflow.local_exec and not (elsewhere or FINDINGS.intact):
+            with suppress(OSError):  # a first run: it imports libraries during the plan
                 connect(str(os.getpid()), f"{HERE}/scripts/load.py").close()
 
 

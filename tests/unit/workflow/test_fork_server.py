@@ -268,7 +268,7 @@ def test_a_server_that_fails_is_named_and_the_script_runs(tmp_path: Path, probe:
 
 
 def test_snakemake_starts_the_server_while_it_plans_a_run(tmp_path: Path) -> None:
-    """Not for a dry run, and not by the first job, which is no step of a plate here."""
+    """A first run, no dry one, and before its first job, which is no step of a plate here."""
     shutil.copytree(ROOT / "config", tmp_path / "config")
     command = [sys.executable, "-m", "snakemake", "--cores", "2", "--snakefile", ROOT / "Snakefile"]
     command += ["--configfile", "config/demo.yaml"]

@@ -33,7 +33,7 @@ def take_column(path: Path, table: StoredGroup, name: str, rows: np.ndarray) -> 
     return found
 
 
-def write_table(
+def write_obs(
     group: h5py.Group, path: Path, rows: np.ndarray, more: Mapping[str, Callable[[], Any]]
 ) -> None:
     """Write ``rows`` of a store's obs, and columns that replace its own or come after them."""
