@@ -3,11 +3,10 @@
     python -IS fork_client.py script.py ARGUMENTS
 
 Importing the libraries takes a job a second, longer than its work on a plate of some thousand
-cells: Snakemake in a first run, or its first job, starts a server
-(:mod:`scatlas.workflow.fork_server`), which imports them once and forks. If the client is killed,
-so is the process. If no server can run, or on more than a few cores while it starts, the script
-starts in a new Python. Two thirds of the client's time would be the imports of json, socket and
-hashlib: it takes what C modules have of them.
+cells: a server (:mod:`scatlas.workflow.fork_server`) imports them once and forks; Snakemake starts
+it in a first run, else its first job. If the client is killed, so is the process. If no server can
+run, or on more than a few cores while it starts, the script starts in a new Python. Two thirds of
+the client's time would be imports of json, socket and hashlib: it takes what C modules have.
 """
 
 from __future__ import annotations
